@@ -1,0 +1,1 @@
+"""Reproducible experiments on 5D parallelism: every technique from scratch, every claim to a verdict."""

@@ -1,0 +1,95 @@
+"""The project's configuration: experiments and scales, checked before anything runs. No torch here."""
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from fivedim.errors import UserError
+
+T = TypeVar("T")
+
+
+class Strict(BaseModel):
+    """A configuration object: no unknown keys, no changes after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Experiment(Strict):
+    """One entry of configs/experiments.yaml; the entry's key is also the function's name in articles/<module>.py."""
+
+    module: str
+    title: str
+    ranks: int = Field(1, ge=1)
+    nodes: int = Field(1, ge=1)
+    instrument: Literal["meter", "rehearsal", "fabric", "accelerator", "cost-model", "clock", "algebra"]
+    rooms: list[str]
+    timing: bool = False
+    minutes: int = Field(5, ge=1)
+    params: dict[str, Any] = {}
+
+
+class Scale(Strict):
+    """One file of configs/scales: what differs from the defaults of experiments.yaml at this scale."""
+
+    description: str
+    experiments: dict[str, dict[str, Any]] = {}
+
+
+def find_root(start: Path | None = None) -> Path:
+    """The project's root: the nearest folder, from `start` (default: here) upwards, that holds a Snakefile."""
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / "Snakefile").is_file() and (folder / "configs").is_dir():
+            return folder
+    raise UserError(f"no project at {start}: run inside the folder that holds the Snakefile")
+
+
+def read(path: Path, shape: type[T]) -> T:
+    """Read a YAML file into `shape` (a pydantic model or a typing expression). Raises UserError naming file and key."""
+    try:
+        data = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return TypeAdapter(shape).validate_python(data)
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error, data)}") from None
+
+
+def explain(error: ValidationError, data: Any = None) -> str:
+    """The first fault of a validation in one line: where, what, and (for an unknown key) what is allowed."""
+    fault = error.errors()[0]
+    where = ".".join(name_of(part, data, fault["loc"][:i]) for i, part in enumerate(fault["loc"])) or "the whole file"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: unknown key{more}"
+    return f"{where}: {fault['msg'][:1].lower()}{fault['msg'][1:]}, got {fault['input']!r:.80}{more}"
+
+
+def name_of(part: str | int, data: Any, path: tuple) -> str:
+    """A list entry is named by its `id` or `name` where it has one: `claims.2.2` says more than `claims.4`."""
+    for step in path:
+        data = data[step] if isinstance(data, dict) and step in data or isinstance(data, list) else None
+    entry = data[part] if isinstance(part, int) and isinstance(data, list) else None
+    return str(entry.get("id") or entry.get("name") or part) if isinstance(entry, dict) else str(part)
+
+
+def experiments(root: Path) -> dict[str, Experiment]:
+    """Every experiment, by name."""
+    return read(root / "configs/experiments.yaml", dict[str, Experiment])
+
+
+def scale(root: Path, name: str) -> Scale:
+    """One scale. Raises UserError for an unknown name (and lists the known ones) or an override of no experiment."""
+    known = sorted(path.stem for path in (root / "configs/scales").glob("*.yaml"))
+    if name not in known:
+        raise UserError(f"scale {name}: unknown; use one of {', '.join(known)}")
+    found = read(root / f"configs/scales/{name}.yaml", Scale)
+    for experiment in found.experiments.keys() - experiments(root).keys():
+        raise UserError(f"configs/scales/{name}.yaml: experiments.{experiment}: no such experiment in experiments.yaml")
+    return found
