@@ -1,7 +1,6 @@
 """The figures: the look's own promises."""
 
 import pytest
-
 from fivedim.evidence import style
 
 
