@@ -19,7 +19,7 @@ class Card(Strict):
 class Machine(Strict):
     """One file of configs/machines.
 
-    `switches` and `sockets` list the GPUs that share one; `collectives` names a table of reported times for each group size.
+    `switches` and `sockets` list the GPUs that share one; `collectives` names a table of reported times a group size.
     """
 
     name: str

@@ -44,7 +44,8 @@ def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBet
     """The alpha and beta that make the sum of squared RELATIVE errors of T(S) = alpha + S/beta smallest.
 
     Sizes in bytes, times in seconds, one entry a point. Relative, because the times of a sweep span four decades: an
-    absolute fit would be decided by its largest point alone. Raises ValueError where the points cannot tell alpha from beta.
+    absolute fit would be decided by its largest point alone. Raises ValueError where the points cannot tell the two
+    apart.
     """
     size, time = np.asarray(sizes, float), np.asarray(seconds, float)
     if len(np.unique(size)) < 2:
