@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-
 from fivedim.evidence import style
 
 LOOKS = {
