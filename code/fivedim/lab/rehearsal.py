@@ -1,8 +1,8 @@
 """Rehearsal: run the real step at an article's own size on fake tensors and a fake group, in one process, for any N.
 
-Fake tensors have shapes, dtypes and storages but no memory; the fake group accepts every call and moves nothing. So bytes,
-calls and live memory are those of the real code, and no value and no time means anything. What is private to torch stays
-in this file.
+Fake tensors have shapes, dtypes and storages but no memory; the fake group accepts every call and moves nothing. So
+bytes, calls and live memory are those of the real code, and no value and no time means anything. What is private to
+torch stays in this file.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 def fake_group(world_size: int, rank: int = 0) -> Iterator[dist.ProcessGroup]:
     """A default group of `world_size` ranks of which this process plays `rank`; it sends nothing.
 
-    A default group that exists already (an experiment's) steps aside and is back afterwards. Groups made inside end here.
+    An existing default group (an experiment's) steps aside and is back afterwards. Groups made inside end here.
     """
     outer, before = dist.group.WORLD, set(c10d._world.pg_map)
     c10d._update_default_pg(None)
