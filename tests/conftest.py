@@ -2,8 +2,20 @@
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
+
+# The same cases every time, however busy the machine is
+hypothesis.settings.register_profile(
+    "fivedim",
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("fivedim")
 
 
 class Project:

@@ -1,0 +1,21 @@
+"""Kernel times from rates."""
+
+import pytest
+
+from fivedim.ledger.kernels import Accelerator
+
+CARD = Accelerator(gemm={"bfloat16": 262e12}, memory=1792e9, multiprocessors=188, launch=5e-6)
+
+
+def test_the_reference_product_runs_at_its_own_rate():
+    assert CARD.product(8192, 8192, 8192, "bfloat16") == pytest.approx(2 * 8192**3 / 262e12)
+
+
+def test_a_started_wave_costs_a_whole_one():
+    fits, spills = (CARD.product(128 * 188, 128 * waves, 4096, "bfloat16") for waves in (1, 2))
+    assert spills == pytest.approx(2 * fits)
+    assert CARD.product(128 * 94, 128, 4096, "bfloat16") == pytest.approx(fits)  # half a wave takes as long
+
+
+def test_adamw_reads_four_and_writes_three_fp32_numbers_a_parameter():
+    assert CARD.adamw(10**6) == pytest.approx(28e6 / 1792e9)
