@@ -1,12 +1,11 @@
 """Every schedule, in one process: it does what its collective means, and sends what the ledger says."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from fivedim.comm import ALGORITHMS
 from fivedim.comm.schedule import Message, Step, check
 from fivedim.ledger import traffic
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 NAMES = [f"{algorithm.name}.{algorithm.collective}" for algorithm in ALGORITHMS]
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=NAMES)
@@ -35,11 +34,11 @@ def sent(steps, sizes):
 
 
 def test_the_algorithms_are_these():
-    assert sorted(NAMES) == [
-        "chain.broadcast", "chain.reduce", "direct.gather", "direct.scatter", "doubling.all_reduce", "halving.all_reduce",
-        "pairwise.all_to_all", "ring.all_gather", "ring.all_reduce", "ring.reduce_scatter", "rooted.all_reduce",
-        "tree.broadcast", "tree.reduce",
-    ]  # fmt: skip
+    assert set(NAMES) == {
+        *("chain.broadcast", "chain.reduce", "tree.broadcast", "tree.reduce", "direct.scatter", "direct.gather"),
+        *("ring.reduce_scatter", "ring.all_gather", "ring.all_reduce", "pairwise.all_to_all"),
+        *("rooted.all_reduce", "doubling.all_reduce", "halving.all_reduce"),
+    }
 
 
 @every_algorithm
