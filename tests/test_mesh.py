@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+
 from fivedim import comm, mesh
 from fivedim.errors import UserError
 from fivedim.lab import ranks

@@ -4,6 +4,7 @@ from itertools import product
 
 import torch
 import torch.distributed as dist
+
 from fivedim.ledger.traffic import split
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64)

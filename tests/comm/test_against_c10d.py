@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.distributed as dist
+
 from fivedim import comm, mesh
 from fivedim.errors import UserError
 from fivedim.lab import ranks
 from fivedim.ledger import traffic
 from fivedim.ledger.traffic import split
-
 from tests.comm import cases
 
 PLAIN = {name: getattr(comm, name) for name in traffic.OPTIMAL}

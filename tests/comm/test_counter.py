@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 import torch.distributed as dist
+
 from fivedim import comm, mesh
 from fivedim.lab import ranks
 from fivedim.ledger import traffic

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+
 from fivedim import comm
 from fivedim.comm import differentiable
 from fivedim.errors import UserError

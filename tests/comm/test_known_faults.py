@@ -5,10 +5,10 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+
 from fivedim import comm
 from fivedim.comm import differentiable
 from fivedim.lab import ranks
-
 from tests.comm import cases
 
 STRIDED = {

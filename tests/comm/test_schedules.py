@@ -1,11 +1,12 @@
 """Every schedule, in one process: it does what its collective means, and sends what the ledger says."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from fivedim.comm import ALGORITHMS
 from fivedim.comm.schedule import Message, Step, check
 from fivedim.ledger import traffic
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NAMES = [f"{algorithm.name}.{algorithm.collective}" for algorithm in ALGORITHMS]
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=NAMES)
