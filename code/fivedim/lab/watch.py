@@ -100,7 +100,7 @@ def state(pid: int) -> str:
 
 
 def exit_status(process: BaseProcess) -> int | None:
-    """A child's exit status (minus the signal that killed it), or None while it runs; the child stays uncollected."""
+    """A child's exit status (minus the signal that killed it), None while it runs."""
     try:
         info = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
