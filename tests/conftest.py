@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -67,8 +68,8 @@ class Project:
     def left(self) -> list[str]:
         """The command lines of processes that belong to this project's jobs (a forked rank has its parent's)."""
         found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-        found += [child.cmdline() for child in psutil.Process().children()]
-        return [" ".join(line) for line in found if any(str(self.root) in word for word in line)]
+        forked = [child.name for child in multiprocessing.active_children()]
+        return forked + [" ".join(line) for line in found if any(str(self.root) in word for word in line)]
 
 
 @pytest.fixture
