@@ -64,10 +64,7 @@ class Quantity(Strict):
     reported: Finite | None = None
     expected: Finite | None = None
     tolerance: Tolerance | None = None
-
-    @property
-    def decides(self) -> bool:
-        return True
+    decides: bool = True  # false: shown, and kept out of the verdict
 
     @property
     def target(self) -> tuple[str, float] | None:
@@ -84,22 +81,18 @@ class Quantity(Strict):
         return self
 
 
-class Part(Quantity):
-    """A further quantity of a claim; `decides: false` shows it and keeps it out of the verdict."""
-
-    decides: bool = True
-
-
 class Evidence(Strict):
     """How one kind of evidence answers the claim: an experiment, its headline quantity and further parts."""
 
     experiment: str
     headline: Quantity
-    parts: list[Part] = []
+    parts: list[Quantity] = []
     instead: str = ""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
+        if not self.headline.decides:
+            raise ValueError("the headline decides: make it a part, or leave out `decides`")
         twice = [name for name, count in Counter(part.name for part in self.parts).items() if count > 1]
         if twice:
             raise ValueError(f"two parts are named {twice[0]!r}: rename one")

@@ -46,7 +46,7 @@ def load(root: Path, scale: str, experiment: str) -> Result:
 def frame(path: Path) -> pd.DataFrame:
     """The CSV's rows: only an empty cell is missing, floats are read to the last bit."""
     try:
-        return pd.read_csv(path, keep_default_na=False, na_values=[""], float_precision="round_trip", low_memory=False)
+        return pd.read_csv(path, keep_default_na=False, na_values=[""], low_memory=False)
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
 
