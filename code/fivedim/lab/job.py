@@ -1,0 +1,85 @@
+"""Job: what runs on a node. It starts this node's ranks; the node of rank 0 writes the result. The launcher reads files only."""
+
+import datetime
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fivedim.lab import failures, files, progress, provenance, results
+from fivedim.lab.spec import Spec, article, config_class
+
+
+@dataclass(frozen=True)
+class Order:
+    """One attempt at a run: what every node of the job is told. Plain values, so that it pickles without torch."""
+
+    root: Path
+    run: Path
+    attempt: Path
+    spec: Spec
+    executor: str
+
+
+def task(order: Order) -> None:
+    """A submitit task, one a node: everything it prints goes to the attempt's log."""
+    import submitit
+
+    environment = submitit.JobEnvironment()
+    log = os.open(order.attempt / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.chdir(order.root)
+    execute(order, environment.job_id, environment.global_rank)
+
+
+def execute(order: Order, job_id: str, node: int) -> None:
+    """Run this node's ranks and, where rank 0 is here, write result.json. A failure leaves its record and is raised."""
+    from fivedim.lab import ranks
+
+    spec, started = order.spec, time.time()
+    os.environ[progress.VARIABLE] = str(order.attempt)
+    host = "localhost" if spec.nodes == 1 or order.executor == "local" else socket.gethostname()
+    place = ranks.Place(order.attempt, spec.ranks, spec.nodes, node, host, spec.timeout)
+    try:
+        outcome = ranks.launch(rank, (spec,), place)
+        if 0 in outcome.values:
+            files.write_json(order.run / "result.json", result(order, job_id, started, outcome))
+    except ranks.RankError:
+        raise
+    except Exception as error:
+        failures.of_exception(f"node {node}", error).write(order.attempt)
+        raise
+
+
+def rank(spec: Spec) -> list[results.Row] | None:
+    """One rank of an experiment: rank 0's rows count."""
+    module = article(spec.module)
+    rows = getattr(module, spec.experiment)(config_class(spec.module, spec.experiment)(**spec.params))
+    return results.checked(rows) if os.environ["RANK"] == "0" else None
+
+
+def result(order: Order, job_id: str, started: float, outcome) -> dict:
+    """result.json: the rows and where they come from."""
+    spec, rows = order.spec, outcome.values[0]
+    return {
+        "schema": results.SCHEMA,
+        "key": spec.key,
+        "experiment": spec.experiment,
+        "rows": rows,
+        "checksum": results.checksum(rows),
+        "started": datetime.datetime.fromtimestamp(started, datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.time() - started, 3),
+        "ready": round(outcome.ready, 3),
+        "ranks": spec.ranks,
+        "nodes": spec.nodes,
+        "executor": order.executor,
+        "job_id": job_id,
+        "hardware": provenance.hardware(),
+        "versions": provenance.versions(),
+        "commit": provenance.commit(order.root),
+        "fingerprint": spec.fingerprint,
+        "config": spec.params,
+        "seeds": provenance.seeds(spec),
+    }
