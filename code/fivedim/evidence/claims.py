@@ -1,5 +1,6 @@
 """configs/claims.yaml: what is claimed, which rows answer it and how near is near enough. Checked before any job."""
 
+import math
 import string
 from collections import Counter
 from pathlib import Path
@@ -27,7 +28,10 @@ class Band(Strict):
     rel: float = Field(0, ge=0, allow_inf_nan=False)
 
     def holds(self, value: float, target: float) -> bool:
-        return abs(value - target) <= self.abs + self.rel * abs(target)
+        distance, limit = abs(value - target), self.abs + self.rel * abs(target)
+        return distance <= limit or math.isclose(
+            distance, limit
+        )  # 1.85 is within 0.1 of 1.75; a limit of 0 stays exact
 
     def __str__(self) -> str:
         return " + ".join(f"{key} {getattr(self, key):g}" for key in ("abs", "rel") if key in self.model_fields_set)

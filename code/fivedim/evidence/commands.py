@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fivedim.errors import FAILED, UserError
-from fivedim.lab import config, spec
+from fivedim.lab import config, files, spec
 
 
 def derive(experiment: str, name: str) -> Callable:
@@ -25,8 +25,8 @@ def judge(scale: str = "laptop") -> None:
     found = results.load_all(root, scale, claims.experiments(declared))
     headlines, parts = judge.judge(declared, found, derive)
     folder = results.folder(root, scale)
-    tables.write(folder / "claims_parts.csv", tables.to_csv(parts, judge.PART_COLUMNS))
-    tables.write(folder / "claims.csv", tables.to_csv(headlines, judge.HEADLINE_COLUMNS))
+    files.write(folder / "claims_parts.csv", tables.to_csv(parts, judge.PART_COLUMNS))
+    files.write(folder / "claims.csv", tables.to_csv(headlines, judge.HEADLINE_COLUMNS))
 
 
 def claims(scale: str = "laptop", markdown: bool = False) -> None:
@@ -49,8 +49,10 @@ def tables(scale: str = "laptop") -> None:
     root = config.find_root()
     headlines, parts = (tables.read(results.folder(root, scale) / name) for name in ("claims.csv", "claims_parts.csv"))
     found = results.load_all(root, scale, claims.experiments(claims.read(root)))
+    folder = root / "paper/generated"
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in latex.documents(headlines, parts, scale, [each.provenance for each in found.values()]).items():
-        tables.write(root / "paper/generated" / name, text)
+        files.write(folder / name, text)
 
 
 def paper() -> None:
@@ -60,11 +62,11 @@ def paper() -> None:
     paper.build(config.find_root())
 
 
-def manifest(files: list[Path], scale: str = "laptop") -> None:
+def manifest(built: list[Path], scale: str = "laptop") -> None:
     """Record the hashes of built files in results/<scale>/manifest.json."""
     from fivedim.evidence import manifest
 
-    manifest.write(config.find_root(), scale, files)
+    manifest.write(config.find_root(), scale, built)
 
 
 def audit(scale: str = "laptop") -> None:

@@ -128,6 +128,7 @@ def provenance_table(scale: str, records: list[dict[str, Any]]) -> str:
     facts: dict[str, dict[str, None]] = {"scale": {scale: None}, "experiments": {str(len(records)): None}}
     for record in records:
         for key, value in {"executor": record["executor"], **record["hardware"], **record["versions"]}.items():
-            facts.setdefault(key, {})[str(value)] = None
+            name, value = (key[:-6], f"{value / 2**30:.0f} GiB") if key.endswith("_bytes") else (key, value or "none")
+            facts.setdefault(name, {})[", ".join(value) if isinstance(value, list) else str(value)] = None
     body = "\n".join(line(escape(key), escape(", ".join(values))) for key, values in facts.items())
     return tabular("tabular", rf"l{RAGGED}p{{0.65\linewidth}}", (), body)

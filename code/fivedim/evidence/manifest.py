@@ -6,18 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fivedim.errors import FAILED, UserError
-from fivedim.evidence import results, tables
+from fivedim.evidence import results
+from fivedim.lab import files
 
 
 def path(root: Path, scale: str) -> Path:
     return results.folder(root, scale) / "manifest.json"
 
 
-def write(root: Path, scale: str, files: Iterable[Path]) -> None:
+def write(root: Path, scale: str, built: Iterable[Path]) -> None:
     """Record the files' hashes, by their path from the root."""
-    names = sorted(Path(file).resolve().relative_to(root).as_posix() for file in files)
+    names = sorted(Path(file).resolve().relative_to(root).as_posix() for file in built)
     record = {"scale": scale, "files": {name: digest(root / name) for name in names}}
-    tables.write(path(root, scale), json.dumps(record, indent=1) + "\n")
+    files.write_json(path(root, scale), record)
 
 
 def digest(file: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fivedim.errors import FAILED, UserError
+from fivedim.lab.results import SCHEMA
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,10 @@ def load(root: Path, scale: str, experiment: str) -> Result:
         raise UserError(f"{missing.filename}: no such result: run `snakemake --config scale={scale}`", FAILED) from None
     except ValueError as error:
         raise UserError(f"{path.with_suffix('.json')}: not JSON ({error}): {again}", FAILED) from None
-    if provenance.get("experiment") != experiment:
-        raise UserError(f"{path.with_suffix('.json')}: is of {provenance.get('experiment')!r}: {again}", FAILED)
+    for field, wanted in (("experiment", experiment), ("schema", SCHEMA)):
+        if provenance.get(field) != wanted:
+            found = provenance.get(field)
+            raise UserError(f"{path.with_suffix('.json')}: {field} is {found!r}, not {wanted!r}: {again}", FAILED)
     if hashlib.sha256(data).hexdigest() != provenance.get("checksum"):
         raise UserError(f"{path}: is not the file that its JSON describes (checksum): {again}", FAILED)
     return Result(experiment, path, frame(path), provenance)

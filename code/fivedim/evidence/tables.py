@@ -18,14 +18,6 @@ def to_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
     return out.getvalue()
 
 
-def write(path: Path, text: str) -> None:
-    """Write beside the file and rename: a reader sees the old text or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 def read(path: Path) -> list[dict[str, str]]:
     """The rows of a claims table, every cell as text. Raises UserError where the table is not there."""
     try:
