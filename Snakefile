@@ -17,7 +17,7 @@ TEXT = ["paper/*.tex", "paper/sections/*.tex", "paper/references.bib", "paper/la
 DRAWN = ["figures/*.py", "code/fivedim/evidence/style.py"]
 
 
-container: None
+container: "docker://python:3.11"  # for `--sdm apptainer`; without it the active environment is used
 
 
 wildcard_constraints:
@@ -45,11 +45,12 @@ rule experiment:
     threads: 1
     resources:
         slurm_jobs=1,
+        executor=EXECUTOR,  # where a job runs is no parameter: changing it re-runs nothing
         machine=lambda wildcards: 100 if PLAN.specs[wildcards.experiment].timing else 1,  # 100: alone
     message:
         "{wildcards.experiment}: {params.title}"
     shell:
-        "fivedim run {wildcards.experiment} --scale {params.scale} --executor {config[executor]} 2>&1 | tee -i {log}"
+        "fivedim run {wildcards.experiment} --scale {params.scale} --executor {resources.executor} 2>&1 | tee -i {log}"
 
 
 rule claims:
