@@ -20,7 +20,7 @@ LOST = re.compile(
 
 
 class Failure(Strict):
-    """How one process failed. `who` is `rank 3` or `node 0`; `consequence`: it only lost another, or waited too long."""
+    """How one process failed. `who`: `rank 3` or `node 0`; `consequence`: it only lost another, or waited too long."""
 
     who: str
     kind: str

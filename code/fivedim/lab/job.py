@@ -1,4 +1,4 @@
-"""Job: what runs on a node. It starts this node's ranks; the node of rank 0 writes the result. The launcher reads files only."""
+"""Job: what runs on a node. It starts this node's ranks; rank 0's node writes the result. The launcher reads files."""
 
 import datetime
 import os
@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fivedim.lab import failures, files, progress, provenance, results
+from fivedim.lab import failures, files, progress, provenance, ranks, results
+from fivedim.lab.ranks import die_with_parent
 from fivedim.lab.spec import Spec, article, config_class
 
 
@@ -21,12 +22,19 @@ class Order:
     spec: Spec
     executor: str
 
+    @property
+    def name(self) -> str:
+        """A job name that no other attempt has: fivedim-<experiment>-<key>-<attempt>."""
+        return f"fivedim-{self.run.name}-{self.attempt.name}"
+
 
 def task(order: Order) -> None:
     """A submitit task, one a node: everything it prints goes to the attempt's log."""
     import submitit
 
     environment = submitit.JobEnvironment()
+    if order.executor == "local":
+        die_with_parent()
     log = os.open(order.attempt / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -36,8 +44,6 @@ def task(order: Order) -> None:
 
 def execute(order: Order, job_id: str, node: int) -> None:
     """Run this node's ranks and, where rank 0 is here, write result.json. A failure leaves its record and is raised."""
-    from fivedim.lab import ranks
-
     spec, started = order.spec, time.time()
     os.environ[progress.VARIABLE] = str(order.attempt)
     host = "localhost" if spec.nodes == 1 or order.executor == "local" else socket.gethostname()

@@ -7,7 +7,7 @@ from pathlib import Path
 from fivedim.lab import files
 
 VARIABLE, PERIOD = "FIVEDIM_ATTEMPT", 0.5
-_written = 0.0
+_started, _written = time.time(), 0.0
 
 
 def step(k: int, n: int, text: str = "") -> None:
@@ -16,4 +16,7 @@ def step(k: int, n: int, text: str = "") -> None:
     folder, now = os.environ.get(VARIABLE), time.monotonic()
     if folder and (k == n or now - _written > PERIOD):
         _written = now
-        files.write_json(Path(folder) / "heartbeat.json", {"step": k, "total": n, "text": text, "time": time.time()})
+        files.write_json(
+            Path(folder) / "heartbeat.json",
+            {"step": k, "total": n, "text": text, "started": _started, "time": time.time()},
+        )

@@ -31,7 +31,7 @@ class RankError(UserError):
 
 @dataclass(frozen=True)
 class Place:
-    """This node's part in a launch: `ranks` in all over `nodes` nodes, of which this is `node`; `folder` is shared by all."""
+    """One node's part in a launch: `ranks` in all over `nodes` nodes, this is `node`; all share `folder`."""
 
     folder: Path
     ranks: int
@@ -62,7 +62,7 @@ def run(fn: Callable, ranks: int, *args, timeout: float = 20) -> list:
 
 
 def launch(fn: Callable, args: tuple, place: Place) -> Outcome:
-    """Run this node's share of the ranks to the end; on every node the same call. Raises RankError for the cause of a failure."""
+    """Run this node's share of the ranks to the end; every node calls it. Raises RankError: the cause."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
@@ -87,7 +87,7 @@ def launch(fn: Callable, args: tuple, place: Place) -> Outcome:
 
 
 def meet(place: Place, patience: float = 300) -> tuple[Any, str]:
-    """The store where the nodes meet, and its address. Node 0 opens it at a port that is free and tells the others in a file."""
+    """The store where the nodes meet, and its address: node 0 opens it at a free port and tells it in a file."""
     from torch.distributed import TCPStore
 
     told = place.folder / "rendezvous"
@@ -137,7 +137,7 @@ def _explain(error: Exception, folder: Path) -> NoReturn:
 
 
 def _entry(fn: Callable, args: tuple, place: Place) -> tuple[float, Any]:
-    """A rank: joins the group, works, and leaves together with the others (no collective: it may wait longer than one)."""
+    """A rank: joins, works, and leaves together with the others (no collective: this wait may be longer)."""
     import torch
     import torch.distributed as dist
 

@@ -1,8 +1,9 @@
-"""Results: the rows of a run, checked, stored as result.json and published as results/<scale>/<experiment>.csv and .json."""
+"""Results: a run's rows, checked, stored as result.json, published as results/<scale>/<experiment>.csv and .json."""
 
 import csv
 import hashlib
 import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Result(Strict):
 
 
 def checked(rows: Any) -> list[Row]:
-    """`rows` if each is a flat dict of str, bool, int and finite float; otherwise a UserError that names the column."""
+    """`rows` in plain types if each is a flat dict of str, bool, int and finite float; else a UserError names the column."""
     if not isinstance(rows, list) or not rows:
         raise UserError("the experiment returned no rows: return a non-empty list of dicts", FAILED)
     for number, row in enumerate(rows):
@@ -51,9 +52,9 @@ def checked(rows: Any) -> list[Row]:
                 raise UserError(f"column {column}: {value} in row {number}: a result must be finite", FAILED)
             if not isinstance(value, (str, bool, int, float)):
                 raise UserError(
-                    f"column {column}: a {type(value).__name__} in row {number}: use str, int, float, bool", FAILED
+                    f"column {column}: a {type(value).__name__} in row {number}: use str, int, float", FAILED
                 )
-    return rows
+    return json.loads(json.dumps(rows))
 
 
 def table(rows: list[Row]) -> str:

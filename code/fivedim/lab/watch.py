@@ -65,14 +65,13 @@ class Watch(threading.Thread):
         """Learn which process is which rank, once all have said so (active_children would collect a dead one)."""
         pids = {int(file.read_text() or 0): int(file.name[8:]) for file in self.folder.glob("pid.rank*")}
         if len(pids) == self.ranks:
-            self.processes = {
-                pids[child.pid]: child for child in multiprocessing.active_children() if child.pid in pids
-            }
+            children = multiprocessing.active_children()
+            self.processes = {pids[child.pid]: child for child in children if child.pid in pids}
 
     def name_stopped(self) -> None:
         """A stopped rank fails only by making others wait: it is the cause of their timeouts."""
         for rank in self.processes.keys() - self.dead:
-            if psutil.Process(self.processes[rank].pid).status() == psutil.STATUS_STOPPED:
+            if state(self.processes[rank].pid) == psutil.STATUS_STOPPED:
                 kind = "stopped (signal 19) while the others waited for it"
                 Failure(who=f"rank {rank}", kind=kind, time_ns=time.time_ns()).write(self.folder)
 
@@ -92,8 +91,16 @@ def pid_file(folder: Path, rank: int) -> Path:
     return folder / f"pid.rank{rank}"
 
 
+def state(pid: int) -> str:
+    """A process' state in psutil's words; `dead` where it is gone."""
+    try:
+        return psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD
+
+
 def exit_status(process: BaseProcess) -> int | None:
-    """A child's exit status (minus the signal that killed it), or None while it runs. The child is left to be collected."""
+    """A child's exit status (minus the signal that killed it), or None while it runs; the child stays uncollected."""
     try:
         info = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
