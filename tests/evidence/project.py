@@ -51,7 +51,8 @@ def result(path: Path, rows: list, **more) -> None:
 def described(path: Path, **more) -> None:
     """Write the JSON that describes the CSV as it is now."""
     facts = {
-        "schema": 1, "experiment": path.stem, "checksum": hashlib.sha256(path.read_bytes()).hexdigest(), "key": "0" * 16,
-        "seconds": 1.5, "executor": "local", "hardware": {"cpu": "a_cpu", "memory_bytes": 2**34, "gpus": []}, "versions": {"torch": "2.13.0"},
+        "schema": 1, "experiment": path.stem, "key": "0" * 16, "seconds": 1.5, "executor": "local",
+        "checksum": hashlib.sha256(path.read_bytes()).hexdigest(), "versions": {"torch": "2.13.0"},
+        "hardware": {"cpu": "a_cpu", "memory_bytes": 2**34, "gpus": []},
     }  # fmt: skip
     path.with_suffix(".json").write_text(json.dumps(facts | more))

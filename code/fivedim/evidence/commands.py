@@ -2,9 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fivedim.errors import FAILED, UserError
 from fivedim.lab import config, files, spec
+
+Scale = Annotated[str, typer.Option(help="A file of configs/scales.")]
 
 
 def derive(experiment: str, name: str) -> Callable:
@@ -16,7 +21,7 @@ def derive(experiment: str, name: str) -> Callable:
     return found
 
 
-def judge(scale: str = "laptop") -> None:
+def judge(scale: Scale = "laptop") -> None:
     """Compute every verdict: results/<scale>/*.csv -> claims.csv and claims_parts.csv."""
     from fivedim.evidence import claims, judge, results, tables
 
@@ -29,7 +34,9 @@ def judge(scale: str = "laptop") -> None:
     files.write(folder / "claims.csv", tables.to_csv(headlines, judge.HEADLINE_COLUMNS))
 
 
-def claims(scale: str = "laptop", markdown: bool = False) -> None:
+def claims(
+    scale: Scale = "laptop", markdown: Annotated[bool, typer.Option("--markdown", help="For a README.")] = False
+) -> None:
     """Print the claims table."""
     from rich.console import Console
 
@@ -42,7 +49,7 @@ def claims(scale: str = "laptop", markdown: bool = False) -> None:
         Console().print(tables.render(rows, f"Claims at scale {scale}"))
 
 
-def tables(scale: str = "laptop") -> None:
+def tables(scale: Scale = "laptop") -> None:
     """Write the paper's tables and numbers: paper/generated/*.tex."""
     from fivedim.evidence import claims, latex, results, tables
 
@@ -62,21 +69,21 @@ def paper() -> None:
     paper.build(config.find_root())
 
 
-def manifest(built: list[Path], scale: str = "laptop") -> None:
+def manifest(built: list[Path], scale: Scale = "laptop") -> None:
     """Record the hashes of built files in results/<scale>/manifest.json."""
     from fivedim.evidence import manifest
 
     manifest.write(config.find_root(), scale, built)
 
 
-def audit(scale: str = "laptop") -> None:
+def audit(scale: Scale = "laptop") -> None:
     """Compute every row of the claims tables again from the result files, and say what differs."""
     from fivedim.evidence import audit
 
     report(audit.differences(config.find_root(), scale, derive), f"audit of {scale}")
 
 
-def verify(scale: str = "laptop") -> None:
+def verify(scale: Scale = "laptop") -> None:
     """Check every result, table and figure against the hashes of what was built."""
     from fivedim.evidence import manifest
 

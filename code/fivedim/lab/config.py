@@ -52,7 +52,7 @@ def find_root(start: Path | None = None) -> Path:
 def read(path: Path, shape: type[T]) -> T:
     """Read a YAML file into `shape` (a pydantic model or a typing expression). Raises UserError naming file and key."""
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # libyaml: ten times as fast
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
