@@ -4,7 +4,7 @@ import math
 import string
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -148,11 +148,3 @@ def read(root: Path) -> list[Claim]:
 def experiments(claims: list[Claim]) -> list[str]:
     """The experiments that answer the claims."""
     return sorted({evidence.experiment for claim in claims for evidence in claim.evidence.values()})
-
-
-def schemas() -> dict[str, dict[str, Any]]:
-    """JSON schemas of the configuration files, by name, so that an editor can check them."""
-    from pydantic import TypeAdapter
-
-    shapes = {"claims": list[Claim], "experiments": dict[str, config.Experiment], "scale": config.Scale}
-    return {name: TypeAdapter(shape).json_schema() for name, shape in shapes.items()}
