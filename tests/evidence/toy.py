@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 HERE = Path(__file__).parents[2]
+TOOLS = str(Path(sys.executable).parent)
 
 MODULE = """
 from pydantic import BaseModel
@@ -110,6 +111,5 @@ def build(root: Path) -> Path:
 
 def run(root: Path, *command: str, path: str | None = None) -> subprocess.CompletedProcess:
     """Run a command in the project, with its own package and this interpreter's tools."""
-    tools = str(Path(sys.executable).parent)
-    env = os.environ | {"PYTHONPATH": str(root / "code"), "PATH": path or f"{tools}:{os.environ['PATH']}"}
-    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=100)
+    env = os.environ | {"PYTHONPATH": str(root / "code"), "PATH": path or f"{TOOLS}:{os.environ['PATH']}"}
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=500)

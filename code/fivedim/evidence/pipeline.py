@@ -58,7 +58,7 @@ def checked(root: Path, scale: str, figures: dict[str, list[str]]) -> Plan:
             if name not in known:
                 raise UserError(f"Snakefile: figure {figure}: no experiment {name!r} in configs/experiments.yaml")
     declared = claims.read(root)
-    specs = {name: spec.resolve(root, name, scale) for name in known}
+    specs = spec.resolve_all(root, scale)
     tables = [f"claims_a{article:02}" for article in sorted({claim.article for claim in declared})]
     generated = [f"paper/generated/{name}.tex" for name in (*tables, *EVERY_PAPER)]
     return Plan(root, specs, {name: entry.title for name, entry in known.items()}, generated)
