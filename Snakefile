@@ -110,7 +110,7 @@ rule paper:
     output:
         "paper/paper.pdf",
     log:
-        "paper/build/failure.txt",
+        f"{RESULTS}/log/paper.txt",
     params:
         key=PLAN.key(PLAN.specs, *EVIDENCE, *DRAWN, *TEXT),
     message:

@@ -1,8 +1,10 @@
 """The Snakefile, on a project in miniature: real snakemake, real LaTeX, no ranks."""
 
+import json
 import os
 import re
 import shutil
+from datetime import datetime
 
 import pytest
 import yaml
@@ -58,6 +60,17 @@ def test_the_whole_chain_is_built_and_agrees_with_itself(built):
         "2.2,2,A ring & its 2(N-1)/N*S_total,exact,1.75,,1.75,S,abs 0,holds"
         in (built / "results/laptop/claims.csv").read_text()
     )
+
+
+def test_a_timing_experiment_runs_alone(built):
+    spans = []
+    for name in ("volumes", "reach"):
+        record = json.loads((built / f"results/laptop/{name}.json").read_text())
+        start = datetime.fromisoformat(record["started"]).timestamp()
+        spans.append((start, start + record["seconds"]))
+    assert yaml.safe_load((built / "configs/experiments.yaml").read_text())["reach"]["timing"]
+    (_, first_ends), (second_starts, _) = sorted(spans)
+    assert first_ends <= second_starts
 
 
 def test_nothing_is_left_to_do(built):

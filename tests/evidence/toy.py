@@ -69,7 +69,13 @@ LATEXMKRC += "$pdflatex = 'pdflatex -interaction=nonstopmode -halt-on-error -fil
 
 EXPERIMENTS = {
     "volumes": {"module": "toys.rings", "title": "Volumes of a toy", "instrument": "meter", "rooms": ["optim"]},
-    "reach": {"module": "toys.rings", "title": "Reach of a toy", "instrument": "meter", "rooms": ["precision"]},
+    "reach": {
+        "module": "toys.rings",
+        "title": "Reach of a toy",
+        "instrument": "clock",
+        "rooms": ["precision"],
+        "timing": True,
+    },
 }
 QUANTITY = {
     "name": "all-reduce",

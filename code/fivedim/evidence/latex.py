@@ -6,14 +6,15 @@ from itertools import groupby
 from typing import Any
 
 from fivedim.evidence.claims import KINDS
-from fivedim.evidence.judge import VERDICTS
+from fivedim.evidence.judge import REFUTED, UNTESTED, VERDICTS
 from fivedim.evidence.tables import rounded
 
 Row = dict[str, str]
 
 HEADER = "% Written by `fivedim tables` from results/{scale}/: do not edit.\n"
 
-RESULT = r"""\makeatletter
+RESULT = r"""\sisetup{group-digits=integer}  % 0.3333, never 0.333,3
+\makeatletter
 \NewDocumentCommand{\result}{m}{\ifcsname fivedim@#1\endcsname\csname fivedim@#1\endcsname\else
   \PackageError{fivedim}{There is no result '#1'}{The keys are in paper/generated/numbers.tex.}\fi}
 \newcommand{\fivedim@number}[2]{\expandafter\def\csname fivedim@#1\endcsname{#2}}
@@ -78,13 +79,16 @@ def parts_table(rows: list[Row]) -> str:
 
 
 def grouped(rows: Iterable[tuple[str, str, Row]]) -> str:
-    """Lines of (claim, text, row): an id and a text that repeat stand in the first line only; claims are set apart."""
+    """Lines of (claim, text, row): what repeats stands in the first line only; a claim that fails says why."""
     blocks = []
     for _, group in groupby(rows, key=lambda each: each[0]):
         before, lines = ("", ""), []
         for claim, text, row in group:
             named = ["" if now == then else now for now, then in zip((claim, text), before, strict=True)]
-            lines.append(line(named[0], with_unit(named[1], row["unit"]), row["evidence"], *compared(row)))
+            kind = rf"\textit{{{row['evidence']}}}"
+            lines.append(line(named[0], with_unit(named[1], row["unit"]), kind, *compared(row)))
+            if row["verdict"] in (REFUTED, UNTESTED) and "article" in row:  # a claim, not one of its parts
+                lines.append(line("", rf"\textit{{{escape(row['why'])}}}", *[""] * 5))
             before = (claim, text)
         blocks.append("\n".join(lines))
     return "\n\\addlinespace\n".join(blocks)
