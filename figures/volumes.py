@@ -25,9 +25,10 @@ MEAN = {"marker": "o", "markersize": 2.2, "color": style.GREY, "markerfacecolor"
 def draw(rows: pd.DataFrame):
     """One panel a collective: what the busiest rank sends, its formula, and what ranks send on average."""
     fig = style.figure("page", height=3.5)
+    rows = rows[rows.divides].drop_duplicates(["collective", "algorithm", "ranks"])
     axes = fig.subplots(2, 4, sharex=True)
     for axis, collective in zip(axes.flat, PANELS, strict=True):
-        mine = rows[rows.divides & (rows.collective == collective)]
+        mine = rows[rows.collective == collective]
         axis.set_title(collective.replace("_", "-"))
         axis.set(xticks=range(1, 9), xlim=(0.6, 11.4), ylim=(0, 1.05 * max(1, mine.busiest.max())))
         for algorithm, curve in mine.groupby("algorithm"):
