@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
 from fivedim.evidence import style
 
 LOOKS = {

@@ -4,11 +4,13 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from fivedim.evidence import style
 from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from fivedim.evidence import style
 
 WIDTH, HEIGHT = 0.6, 0.74  # of a cell, in units of the distance between ranks
 FRAMES = {"reduce": "-", "copy": (0, (1.2, 0.8))}
+PHASES = {"reduce": "reduce-scatter", "copy": "all-gather"}
 
 
 def draw(rows: pd.DataFrame):
@@ -18,7 +20,7 @@ def draw(rows: pd.DataFrame):
     axes = fig.subplots(2, 1 + last // 2)
     panels = {0: axes[0, 0]} | dict(enumerate([*axes[0, 1:], *axes[1, 1:]], start=1))
     for number, state in rows.groupby("round"):
-        panels[number].set_title(state.phase.iloc[0] + (f", round {number}" if number else ""))
+        panels[number].set_title(f"{PHASES[state.action.max()]}, round {number}" if number else "start")
         board(panels[number], n)
         for cell in state.itertuples():
             stripes(panels[number], cell.rank, cell.chunk, [int(r) for r in cell.contributions.split()], n)

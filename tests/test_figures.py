@@ -1,6 +1,7 @@
 """The figures: the look's own promises."""
 
 import pytest
+
 from fivedim.evidence import style
 
 

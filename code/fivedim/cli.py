@@ -7,8 +7,9 @@ import click
 import typer
 
 from fivedim.errors import USAGE, UserError
+from fivedim.evidence import commands
 from fivedim.lab.config import find_root
-from fivedim.lab.interrupts import Cancelled
+from fivedim.lab.interrupts import CancelledError
 
 app = typer.Typer(
     help="Reproduce the claims of ten articles on 5D parallelism.", add_completion=False, no_args_is_help=True
@@ -42,28 +43,11 @@ def status() -> None:
     Console().print(table)
 
 
-@app.command()
-def claims(scale: Scale = "laptop", markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False) -> None:
-    """Print the table of claims with their verdicts."""
-    from fivedim.evidence import commands
-
-    commands.claims(scale, markdown)
-
-
-@app.command()
-def audit(scale: Scale = "laptop") -> None:
-    """Recompute every verdict from the result files, and compare."""
-    from fivedim.evidence import commands
-
-    commands.audit(scale)
-
-
-@app.command()
-def verify(scale: Scale = "laptop") -> None:
-    """Compare every result, figure and table with the manifest of hashes."""
-    from fivedim.evidence import commands
-
-    commands.verify(scale)
+for command in (
+    commands.claims, commands.audit, commands.verify,
+    commands.judge, commands.tables, commands.paper, commands.manifest,
+):  # fmt: skip
+    app.command()(command)
 
 
 def main() -> None:
@@ -79,7 +63,7 @@ def status_of(arguments: list[str]) -> int:
         return complain(error.format_message(), USAGE)
     except UserError as error:
         return complain(str(error), error.code)
-    except Cancelled as error:
+    except CancelledError as error:
         return complain(str(error), error.code)
 
 
@@ -87,3 +71,7 @@ def complain(message: str, code: int) -> int:
     """Print the one-line error, and hand back the exit status."""
     print(f"fivedim: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+if __name__ == "__main__":
+    main()

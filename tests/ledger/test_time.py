@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from fivedim.ledger import time
 
 SIZES = [4096, 65536, 2**20, 2**24, 2**28]

@@ -47,11 +47,8 @@ def check(schedules: Sequence[Sequence[Step]], has: Sequence[range], wants: Sequ
     not hold.
     """
     held = simulate(schedules, has)
-    owners = {
-        block: Counter(rank for rank, blocks in enumerate(has) if block in blocks)
-        for blocks in wants
-        for block in blocks
-    }
+    wanted = {block for blocks in wants for block in blocks}
+    owners = {block: Counter(rank for rank, blocks in enumerate(has) if block in blocks) for block in wanted}
     for rank, blocks in enumerate(wants):
         for block in blocks:
             assert held[rank].get(block) == owners[block], f"rank {rank}, block {block}: {held[rank].get(block)}"
@@ -71,13 +68,13 @@ def _meet(time: int, steps: Sequence[Step], held: list[dict[int, Counter]]) -> N
     """One step of all ranks: pair the messages, then deliver what was held before the step."""
     sent = [(rank, *message) for rank, step in enumerate(steps) for message in step.sends]
     received = [(message.peer, rank, *message[1:]) for rank, step in enumerate(steps) for message in step.receives]
-    assert sorted(sent, key=repr) == sorted(received, key=repr), f"step {time}: sends and receives do not pair"
+    assert set(sent) == set(received), f"step {time}: sends and receives do not pair"
     assert len({message[:2] for message in sent}) == len(sent), f"step {time}: two messages between one pair"
     landed = Counter((target, block) for _, target, blocks, _ in sent for block in blocks)
     assert all(times == 1 for times in landed.values()), f"step {time}: a block arrives twice at one rank"
-    before = [dict(blocks) for blocks in held]
-    for source, target, blocks, reduce in sent:
-        assert source != target, f"step {time}: rank {source} sends to itself"
-        for block in blocks:
-            value = before[source][block]
-            held[target][block] = before[target][block] + value if reduce else value
+    assert all(source != target for source, target, *_ in sent), f"step {time}: a rank sends to itself"
+    arrivals = [
+        (target, block, reduce, held[source][block]) for source, target, blocks, reduce in sent for block in blocks
+    ]
+    for target, block, reduce, value in arrivals:
+        held[target][block] = held[target][block] + value if reduce else value

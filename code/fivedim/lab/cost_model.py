@@ -10,17 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 from fivedim.errors import UserError
-from fivedim.lab.config import Strict, find_root
+from fivedim.lab.config import find_root
 from fivedim.lab.machine import Constant, Machine, load
 from fivedim.ledger.collectives import CollectiveTimes, Point
 from fivedim.ledger.kernels import Accelerator
 from fivedim.ledger.topology import Topology
-
-
-class CostModelConfig(Strict):
-    """What every prediction takes: `machine` is a file of configs/machines."""
-
-    machine: str = "rtx-pro-6000-x8"
 
 
 @dataclass(frozen=True)

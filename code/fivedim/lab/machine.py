@@ -70,6 +70,12 @@ class Machine(Strict):
         return self
 
 
+class MachineConfig(Strict):
+    """What every prediction takes: `machine` is a file of configs/machines."""
+
+    machine: str = "rtx-pro-6000-x8"
+
+
 def load(root: Path, name: str) -> Machine:
     """The machine `name` of the project at `root`. Raises UserError for an unknown name and lists the known ones."""
     known = sorted(path.stem for path in (root / "configs/machines").glob("*.yaml"))
