@@ -97,8 +97,8 @@ class GPT(nn.Module):
 def initialize_(model: GPT, seed: int) -> None:
     """GPT-2's initialisation: N(0, 0.02), less by sqrt(2 layers) where a layer writes to the residual stream.
 
-    Each tensor has its own stream of random numbers, seeded by `seed` and its name: a part of the model drawn alone (a pipeline's
-    stage, a rank's block) is equal to the same part of the whole. Tensors on the meta device stay as they are.
+    Each tensor has its own stream of random numbers, seeded by `seed` and its name: a part of the model drawn alone
+    (a pipeline's stage) is equal to the same part of the whole. Tensors on the meta device stay as they are.
     """
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
