@@ -82,7 +82,7 @@ def read(path: Path) -> Tensor:
 
 
 def chain(seed: int, length: int = 1 << 15, symbols: int = 64) -> Tensor:
-    """A random walk over `symbols` tokens, each followed by one of its own four: log(4) = 1.386 nats a token at best."""
+    """A random walk over `symbols` tokens, each followed by one of its own four: at best log(4) nats a token."""
     stream = torch.Generator().manual_seed(seed)
     successors = torch.randint(symbols, (symbols, 4), generator=stream).tolist()
     walk, here = [], 0
