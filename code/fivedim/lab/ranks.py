@@ -2,50 +2,172 @@
 
 import datetime
 import os
-import uuid
+import signal
+import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
 
 from fivedim.errors import FAILED, UserError
+from fivedim.lab import failures
+from fivedim.lab.failures import Failure
+from fivedim.lab.watch import Watch, pid_file
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+PR_SET_PDEATHSIG = 1
 
 
 class RankError(UserError):
-    """A rank failed: which one, how, and where its traceback is."""
+    """A rank failed: which one, how, and its traceback."""
 
-    def __init__(self, rank: int, kind: str, message: str, traceback: str = ""):
-        super().__init__(f"rank {rank}: {kind}: {message}", FAILED)
-        self.rank, self.kind, self.traceback = rank, kind, traceback
+    def __init__(self, failure: Failure):
+        super().__init__(str(failure), FAILED)
+        word, _, number = failure.who.partition(" ")
+        self.rank = int(number) if word == "rank" else None
+        self.kind, self.traceback = failure.kind, failure.traceback
+
+
+@dataclass(frozen=True)
+class Place:
+    """One node's part in a launch: `ranks` in all over `nodes` nodes, this is `node`; all share `folder`."""
+
+    folder: Path
+    ranks: int
+    nodes: int = 1
+    node: int = 0
+    host: str = "localhost"
+    timeout: float = 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a node's ranks returned, by rank; when the agent started, and the seconds until its last rank had joined."""
+
+    values: dict[int, Any]
+    started: float
+    ready: float
 
 
 def run(fn: Callable, ranks: int, *args, timeout: float = 20) -> list:
     """Call `fn(*args)` on `ranks` processes; return every rank's value, in rank order.
 
-    The first failure ends all ranks and raises RankError. `timeout` (s) is the group's: a collective that waits longer fails.
+    The first failure ends all ranks and raises RankError. `timeout` (s): a collective that waits longer fails.
     """
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     if ranks < 1:
         raise UserError(f"ranks is {ranks}: ask for at least 1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=ranks, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.05, start_method="fork",
-    )  # fmt: skip
-    try:
-        values = elastic_launch(config, _entry)(fn, args, timeout)
-    except ChildFailedError as failed:
-        rank, failure = failed.get_first_failure()
-        raise RankError(rank, "failed", str(failure.message)) from None
+    with tempfile.TemporaryDirectory(prefix="fivedim-") as folder:
+        values = launch(fn, args, Place(Path(folder), ranks, timeout=timeout)).values
     return [values[rank] for rank in range(ranks)]
 
 
-def _entry(fn, args, timeout):
+def launch(fn: Callable, args: tuple, place: Place) -> Outcome:
+    """Run this node's share of the ranks to the end; every node calls it. Raises RankError: the cause."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    store, address = meet(place)
+    watch, started = Watch(place.folder, place.ranks // place.nodes), time.time()
+    watch.start()
+    try:
+        returned = elastic_launch(agent_config(place, address), _entry)(fn, args, place)
+    except (ChildFailedError, SignalException) as error:
+        watch.stop()
+        _explain(error, place.folder)
+    finally:
+        watch.stop()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        del store
+    ready = max(at for at, _ in returned.values()) - started
+    return Outcome({rank: value for rank, (_, value) in returned.items()}, started, ready)
+
+
+def meet(place: Place, patience: float = 300) -> tuple[Any, str]:
+    """The store where the nodes meet, and its address: node 0 opens it at a free port and tells it in a file."""
+    from torch.distributed import TCPStore
+
+    told = place.folder / "rendezvous"
+    if place.node == 0:
+        store = TCPStore(place.host, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        failures.files.write(told, f"{place.host}:{store.port}")
+        return store, told.read_text()
+    deadline = time.monotonic() + patience
+    while not told.exists():
+        if time.monotonic() > deadline:
+            raise UserError(f"node {place.node}: node 0 did not open a rendezvous within {patience:.0f} s", FAILED)
+        time.sleep(0.05)
+    return None, told.read_text()
+
+
+def agent_config(place: Place, address: str):
+    """The elastic agent's configuration: a fork for every rank, no restarts, the first failure ends all."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    return LaunchConfig(
+        min_nodes=place.nodes,
+        max_nodes=place.nodes,
+        nproc_per_node=place.ranks // place.nodes,
+        run_id="fivedim",
+        rdzv_backend="static",
+        rdzv_endpoint=address,
+        rdzv_configs={"rank": place.node, "timeout": 300},
+        max_restarts=0,
+        monitor_interval=0.05,
+        start_method="fork",
+        logs_specs=DefaultLogsSpecs(log_dir=str(place.folder / "elastic")),
+        shutdown_timeout=1,
+    )
+
+
+def _explain(error: Exception, folder: Path) -> NoReturn:
+    """Raise the recorded cause; where no rank failed, the signal that ended the agent."""
+    if failure := failures.cause(folder):
+        raise RankError(failure) from None
+    number = getattr(error, "sigval", None)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt from None
+    if number is not None:
+        raise SystemExit(128 + number) from None
+    raise error
+
+
+def _entry(fn: Callable, args: tuple, place: Place) -> tuple[float, Any]:
+    """A rank: joins, works, and leaves together with the others (no collective: this wait may be longer)."""
     import torch
     import torch.distributed as dist
 
+    die_with_parent()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    pid_file(place.folder, rank).write_text(str(os.getpid()))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
     try:
-        return fn(*args)
-    finally:
-        dist.destroy_process_group()
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        limit = datetime.timedelta(seconds=place.timeout)
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=limit
+        )
+        ready = time.time()
+        value = fn(*args)
+        if store.add("done", 1) == size:
+            store.set("all done", "")
+        store.wait(["all done"], datetime.timedelta(days=7))
+    except BaseException as error:
+        failures.of_exception(f"rank {rank}", error).write(place.folder)
+        raise error if isinstance(error, Exception) else RuntimeError("early exit") from None
+    pid_file(place.folder, rank).unlink()
+    return ready, value
+
+
+def die_with_parent() -> None:
+    """Take signals by their default action, and SIGKILL when the parent ends: no rank outlives its agent (Linux)."""
+    import ctypes
+
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
