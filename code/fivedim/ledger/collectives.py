@@ -94,14 +94,6 @@ class CollectiveTimes:
         by_collective = groupby(self.points, key=lambda point: point.collective)
         return {collective: fit(collective, list(points)) for collective, points in by_collective}
 
-    def scaled(self, factor: float, collective: str | None = None) -> "CollectiveTimes":
-        """The table of links `factor` times as fast, latencies included; of one `collective` if it is named."""
-        chosen = {collective} if collective else set(BUS_FACTORS)
-        return CollectiveTimes(
-            point._replace(seconds=point.seconds / factor) if point.collective in chosen else point
-            for point in self.points
-        )
-
 
 def fit(collective: str, points: list[Point]) -> Fallback:
     """The alpha-beta model of `collective` over all N: the least squares of the relative errors."""

@@ -7,7 +7,6 @@ starts on all of them at once, when the last is ready.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 
 COMPUTE, COMMUNICATION = "compute", "communication"
 
@@ -78,10 +77,19 @@ def simulate(actions: Sequence[Action], launch: float = 0.0) -> Timeline:
     check(actions, by_name)
     waits, issued = predecessors(actions), launches(actions, launch)
     spans: dict[str, Span] = {}
-    for name in ordered(waits):
-        ready = max((spans[before].end for before in waits[name]), default=0.0)
-        spans[name] = Span(by_name[name], max(ready, issued[name]))
-    return Timeline({action.name: spans[action.name] for action in actions})
+    pending = list(by_name)
+    while pending:
+        blocked = []
+        for name in pending:
+            if all(before in spans for before in waits[name]):
+                ready = max((spans[before].end for before in waits[name]), default=0.0)
+                spans[name] = Span(by_name[name], max(ready, issued[name]))
+            else:
+                blocked.append(name)
+        if len(blocked) == len(pending):
+            raise ValueError(f"deadlock: {' waits for '.join(circle(waits, spans, blocked[0]))}")
+        pending = blocked
+    return Timeline({name: spans[name] for name in by_name})
 
 
 def check(actions: Sequence[Action], by_name: dict[str, Action]) -> None:
@@ -118,8 +126,10 @@ def launches(actions: Iterable[Action], launch: float) -> dict[str, float]:
     return times
 
 
-def ordered(waits: dict[str, tuple[str, ...]]) -> Iterable[str]:
-    try:
-        return tuple(TopologicalSorter(waits).static_order())
-    except CycleError as error:
-        raise ValueError(f"deadlock: {' waits for '.join(reversed(error.args[1]))}") from None
+def circle(waits: dict[str, tuple[str, ...]], spans: dict[str, Span], name: str) -> list[str]:
+    """The actions that wait for one another, from the first that comes twice; `name` is one that is blocked."""
+    path = []
+    while name not in path:
+        path.append(name)
+        name = next(before for before in waits[name] if before not in spans)
+    return [*path[path.index(name) :], name]
