@@ -18,10 +18,11 @@ DECIDING = ((0, 1), (0, 2))  # two GPUs under one switch, and under two
 
 
 class LinkModelsConfig(MachineConfig):
-    """Plateaus are read at `size` bytes; the joint's rate is tried at `joints` hundredths of the link's."""
+    """Plateaus are read at `size` bytes; the joint's rate is tried at `joints` hundredths of the link's; at
+    the link's own it binds nothing."""
 
     size: int = 2**30
-    joints: tuple[int, ...] = tuple(range(10, 201))
+    joints: tuple[int, ...] = tuple(range(10, 101))
 
 
 def link_models(cfg: LinkModelsConfig) -> list[dict]:
@@ -79,13 +80,22 @@ def _link_rows(fit: Topology, plateaus: list[Plateau]) -> Iterator[dict]:
         yield {**where, "predicted_gb_s": fit.busbw("all_reduce", gpus)}
 
 
-def explanations(rows: DataFrame) -> float:
-    """How many of the link models miss no plateau."""
-    return float((rows[rows.row == "model"].missed == 0).sum())
+def unexplained(rows: DataFrame) -> float:
+    """How many of the link models miss a plateau."""
+    return float(rows[rows.row == "model"].excluded.astype(bool).sum())
 
 
-def tied(rows: DataFrame) -> float:
-    """Predicted all-reduce on GPUs 0 and 2: the largest of the models that miss no plateau over the smallest."""
+def ratio_in_a_pair(rows: DataFrame) -> float:
+    """Predicted broadcast over all-reduce on two GPUs under one switch, by the model of least rms log error."""
+    models = rows[rows.row == "model"]
+    best = models.loc[models.rms_log_error.idxmin()]
+    pair = rows[(rows.row == "plateau") & (rows.ranks == 2) & (rows.budget == best.budget)]
+    busbw = pair[pair.slow_joint == best.slow_joint].set_index("collective").predicted_gb_s
+    return float(busbw["broadcast"] / busbw["all_reduce"])
+
+
+def decides(rows: DataFrame) -> float:
+    """Predicted all-reduce on GPUs 0 and 2: the largest over the smallest of the models that miss no plateau."""
     models = rows[(rows.row == "model") & (rows.missed == 0)][["budget", "slow_joint"]]
     across = rows[(rows.row == "deciding") & (rows.gpus == "0, 2")].merge(models)
     return float(across.predicted_gb_s.max() / across.predicted_gb_s.min())

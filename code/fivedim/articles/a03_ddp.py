@@ -191,7 +191,7 @@ def fastest_cap(rows: DataFrame) -> float:
 
 
 def left_arm(rows: DataFrame) -> float:
-    """How much longer the step with a cap of 1 MiB is predicted to be than with 25, ms."""
+    """How much longer the step with a cap of 1 MiB is predicted to be than with 25, in ms."""
     predicted = rows[rows.row == "point"].set_index("cap_mib").predicted_ms
     return float(predicted[1] - predicted[CAP])
 

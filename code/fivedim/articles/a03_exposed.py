@@ -77,7 +77,10 @@ def _waits(step: Step) -> dict[str, float]:
 
 
 def _quantities(predictor: Predictor, solved: dict[str, float]) -> Iterator[dict]:
-    """What the article says of the step, predicted beside reported; `solved` where the equations give the value."""
+    """What the article says of the step (`said`: reported, or solved for by the equations), predicted beside it.
+
+    In ms, but for the efficiency.
+    """
     from fivedim.ledger.data_parallel import timeline
 
     one_gpu, step = predictor.constants[ONE_GPU], predictor.step()
@@ -85,16 +88,20 @@ def _quantities(predictor: Predictor, solved: dict[str, float]) -> Iterator[dict
     said_whole, said_default = (predictor.reported_sweep()[cap] for cap in (WHOLE, CAP))
     alone = 1e3 * step.all_reduce(sum(step.gradients().values()))
     pairs = {
-        "one bucket over one GPU": (said_whole - one_gpu, whole - one_gpu),
-        "all-reduce alone": (said_whole - one_gpu, alone),
-        "over one GPU at the default cap": (said_default - one_gpu, default - one_gpu),
-        "hidden by overlap": (said_whole - said_default, whole - default),
-        "exposed communication": (solved["exposed"], sum(_waits(step).values())),
-        "optimizer": (solved["optimizer"], 1e3 * step.optimizer),
+        "one bucket over one GPU": ("reported", said_whole - one_gpu, whole - one_gpu),
+        "all-reduce alone": ("reported", said_whole - one_gpu, alone),
+        "over one GPU at the default cap": ("reported", said_default - one_gpu, default - one_gpu),
+        "hidden by overlap": ("reported", said_whole - said_default, whole - default),
+        "efficiency": ("reported", one_gpu / said_default, one_gpu / default),
+        "exposed communication": ("solved", solved["exposed"], sum(_waits(step).values())),
+        "optimizer": ("solved", solved["optimizer"], 1e3 * step.optimizer),
     }
-    for name, (reported, predicted) in pairs.items():
-        ratio = predicted / reported
-        yield {"row": "quantity", "name": name, "reported_ms": reported, "predicted_ms": predicted, "ratio": ratio}
+    for name, (against, said, predicted) in pairs.items():
+        ratio = predicted / said
+        yield {
+            **{"row": "quantity", "name": name, "against": against, "said": said},
+            **{"predicted": predicted, "ratio": ratio},
+        }
 
 
 def _parts(predictor: Predictor, solved: dict[str, float]) -> Iterator[dict]:
