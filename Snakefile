@@ -7,6 +7,9 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "ring_steps": ["ring_schedule"],
     "volumes": ["collective_volumes"],
     "reported_curves": ["alpha_beta_fit"],
+    "plateaus": ["link_models"],
+    "bucket_curve": ["bucket_sweep_predicted"],
+    "waterfall": ["exposed_time_predicted"],
 }
 SCALE = config.setdefault("scale", "laptop")
 EXECUTOR = config.setdefault("executor", "local")
