@@ -8,6 +8,7 @@ import typer
 
 from fivedim.errors import USAGE, UserError
 from fivedim.evidence import commands
+from fivedim.lab import predict
 from fivedim.lab.config import find_root
 from fivedim.lab.interrupts import CancelledError
 
@@ -46,6 +47,7 @@ def status() -> None:
 for command in (
     commands.claims, commands.audit, commands.verify,
     commands.judge, commands.tables, commands.paper, commands.manifest,
+    predict.predict, predict.break_even,
 ):  # fmt: skip
     app.command()(command)
 
