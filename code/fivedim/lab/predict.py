@@ -52,6 +52,7 @@ def table(kind: str, listed: list[dict[str, Any]]) -> Any:
     if len(listed) < len(columns):
         lines = list(zip(*lines, strict=True))
     drawn = Table(*lines[0], title=kind or None)
+    drawn.columns[0].no_wrap = True
     for line in lines[1:]:
         drawn.add_row(*line)
     return drawn
