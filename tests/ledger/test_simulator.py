@@ -55,6 +55,11 @@ def test_the_host_launches_one_after_the_other_and_runs_ahead():
     assert starts(timeline) == {"a": 2, "b": 4, "c": 14, "A": 8}
 
 
+def test_a_collective_waits_for_the_host_that_is_last_to_launch_it():
+    busy = [compute("a", 0), compute("b", 0), communicate("sum", 1)]
+    assert starts(simulate(busy, launch=2))["sum"] == 6  # third on rank 0, first on rank 1
+
+
 def test_a_deadlock_is_refused_and_named():
     crossing = [  # rank 0 receives before it sends, and so does rank 1
         Action("0 from 1", COMMUNICATION, (0,), 1, ("1 to 0",)),
