@@ -1,9 +1,20 @@
 """What every test may use: a project of its own, under a temporary root."""
 
+import contextlib
+import io
+import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
+
+from fivedim import cli
+
+IMPORTS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "code")]
 
 
 class Project:
@@ -24,6 +35,41 @@ class Project:
         """Declare an experiment of tests/lab/trials.py and nothing else."""
         common = {"module": "tests.lab.trials", "title": name, "instrument": "meter", "rooms": []}
         self.write("configs/experiments.yaml", {name: common | entry})
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen:
+        """Start `fivedim ARGUMENTS` in the root, in a session of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "fivedim.cli", *arguments],
+            cwd=self.root,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(IMPORTS)} | options,
+        )
+
+    def run(self, name: str, *arguments: str, **options) -> tuple[int, str]:
+        """Run `fivedim run NAME --scale smoke ARGUMENTS`: the exit status and stderr."""
+        process = self.start("run", name, "--scale", "smoke", *arguments, **options)
+        errors = process.communicate(timeout=100)[1]
+        return process.returncode, errors
+
+    def run_inline(self, name: str) -> tuple[int, str]:
+        """The same with `--executor inline`, in this process."""
+        errors = io.StringIO()
+        with contextlib.chdir(self.root), contextlib.redirect_stderr(errors):
+            status = cli.status_of(["run", name, "--scale", "smoke", "--executor", "inline"])
+        return status, errors.getvalue()
+
+    def results(self) -> list[str]:
+        """The published files."""
+        return sorted(file.name for file in (self.root / "results").rglob("*") if file.is_file())
+
+    def left(self) -> list[str]:
+        """The command lines of processes that belong to this project's jobs (a forked rank has its parent's)."""
+        found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+        forked = [child.name for child in multiprocessing.active_children()]
+        return forked + [" ".join(line) for line in found if any(str(self.root) in word for word in line)]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import typer
 
 from fivedim.errors import USAGE, UserError
 from fivedim.lab.config import find_root
-from fivedim.lab.interrupts import Cancelled
+from fivedim.lab.interrupts import CancelledError
 
 app = typer.Typer(
     help="Reproduce the claims of ten articles on 5D parallelism.", add_completion=False, no_args_is_help=True
@@ -79,7 +79,7 @@ def status_of(arguments: list[str]) -> int:
         return complain(error.format_message(), USAGE)
     except UserError as error:
         return complain(str(error), error.code)
-    except Cancelled as error:
+    except CancelledError as error:
         return complain(str(error), error.code)
 
 
@@ -87,3 +87,7 @@ def complain(message: str, code: int) -> int:
     """Print the one-line error, and hand back the exit status."""
     print(f"fivedim: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import time
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import torch.distributed as dist
 
 from fivedim.errors import UserError
 from fivedim.lab import ranks
+from tests.lab.trials import FaultConfig, faults, raise_it
 
 
 def total(x: float) -> tuple:
@@ -22,34 +22,6 @@ def total(x: float) -> tuple:
 @pytest.mark.parametrize("n", [1, 3])
 def test_values_come_in_rank_order(n: int):
     assert ranks.run(total, n, 0.5) == [(rank, n * 0.5 + n * (n - 1) / 2, 1) for rank in range(n)]
-
-
-def misbehave(how: str, culprit: int) -> None:
-    """Rank `culprit` does `how`, while all meet in all-reduces."""
-    for step in range(200):
-        if dist.get_rank() == culprit and step == 3:
-            time.sleep(0.05)
-            FAULTS[how]()
-        dist.all_reduce(torch.ones(7))
-
-
-def raise_it() -> None:
-    raise ValueError("the seventh seal")
-
-
-FAULTS = {
-    "raise": raise_it,
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
-    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "exit": lambda: raise_(SystemExit(0)),
-    "hard exit": lambda: os._exit(0),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-}
-
-
-def raise_(error: BaseException) -> None:
-    raise error
 
 
 @pytest.mark.parametrize(
@@ -67,7 +39,7 @@ def raise_(error: BaseException) -> None:
 def test_the_culprit_is_blamed_and_nobody_is_left(how: str, words: str):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(ranks.RankError) as caught:
-        ranks.run(misbehave, 3, how, 1, timeout=2)
+        ranks.run(faults, 3, FaultConfig(how=how), timeout=2)
     assert str(caught.value).startswith(words)
     assert caught.value.rank == 1
     assert not multiprocessing.active_children()

@@ -1,5 +1,10 @@
 """Small experiments that succeed or fail on purpose; the launching tests run them."""
 
+import os
+import signal
+import time
+from pathlib import Path
+
 from fivedim.lab.config import Strict
 
 
@@ -19,3 +24,69 @@ def sums(cfg: SumConfig) -> list[dict]:
         dist.all_reduce(x)
         rows.append({"size": size, "ranks": dist.get_world_size(), "total": x.sum().item()})
     return rows
+
+
+def raise_it() -> None:
+    raise ValueError("the seventh seal")
+
+
+def leave() -> None:
+    raise SystemExit(0)
+
+
+FAULTS = {
+    "raise": raise_it,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "exit": leave,
+    "hard exit": lambda: os._exit(0),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
+
+
+class FaultConfig(Strict):
+    how: str
+    culprit: int = 1
+
+
+def faults(cfg: FaultConfig) -> list[dict]:
+    """All meet in all-reduces; at the fourth, rank `culprit` does `how`."""
+    import torch
+    import torch.distributed as dist
+
+    for step in range(200):
+        if dist.get_rank() == cfg.culprit and step == 3:
+            time.sleep(0.05)
+            FAULTS[cfg.how]()
+        dist.all_reduce(torch.ones(7))
+    return [{"finished": True}]
+
+
+class ValueConfig(Strict):
+    value: str
+
+
+def values(cfg: ValueConfig) -> list[dict]:
+    """A row with a value that may not stand in a result."""
+    return [{"good": 1.5}, {"good": 2.5, "bad": {"nan": float("nan"), "inf": float("inf"), "list": []}[cfg.value]}]
+
+
+class WaitConfig(Strict):
+    seconds: float = 60
+
+
+def waits(cfg: WaitConfig) -> list[dict]:
+    """Says so by the file `started` in the project's root, and waits; counts its calls in the file `calls`."""
+    import torch.distributed as dist
+
+    from fivedim.lab import progress
+
+    dist.barrier()
+    if dist.get_rank() == 0:
+        with Path("calls").open("a") as calls:
+            calls.write("x")
+        progress.step(1, 4, "waiting")
+        Path("started").touch()
+    time.sleep(cfg.seconds)
+    return [{"seconds": cfg.seconds}]

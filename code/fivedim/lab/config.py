@@ -27,7 +27,7 @@ class Experiment(Strict):
     instrument: Literal["meter", "rehearsal", "fabric", "accelerator", "cost-model", "clock", "algebra"]
     rooms: list[str]
     timing: bool = False
-    minutes: int = Field(5, ge=1)  # the whole run's limit
+    minutes: float = Field(5, gt=0)  # the whole run's limit
     timeout: int = Field(20, ge=1)  # seconds that a collective waits before it fails
     data: list[str] = []  # files read besides the sources, from the root: part of the fingerprint
     params: dict[str, Any] = {}

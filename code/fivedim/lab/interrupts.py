@@ -1,4 +1,4 @@
-"""Interrupts: SIGINT, SIGTERM and SIGHUP as something that a waiting loop looks at, so that none comes at a bad moment."""
+"""Interrupts: SIGINT, SIGTERM and SIGHUP as something that a waiting loop looks at, at moments of its own."""
 
 import signal
 import time
@@ -6,7 +6,7 @@ import time
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Cancelled(Exception):
+class CancelledError(Exception):
     """A signal asked to stop; the exit status is 128 + its number."""
 
     def __init__(self, number: int):
@@ -32,11 +32,11 @@ class Interrupts:
             signal.signal(each, signal.SIG_DFL)
 
     def pause(self, seconds: float) -> None:
-        """Sleep, in slices of 50 ms. Raises Cancelled once a signal has come."""
+        """Sleep, in slices of 50 ms. Raises CancelledError once a signal has come."""
         until = time.monotonic() + seconds
         while True:
             if self.received is not None:
-                raise Cancelled(self.received)
+                raise CancelledError(self.received)
             if (left := until - time.monotonic()) <= 0:
                 return
             time.sleep(min(left, 0.05))

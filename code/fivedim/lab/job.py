@@ -38,20 +38,18 @@ def task(order: Order) -> None:
     log = os.open(order.attempt / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
-    os.chdir(order.root)
     execute(order, environment.job_id, environment.global_rank)
 
 
 def execute(order: Order, job_id: str, node: int) -> None:
     """Run this node's ranks and, where rank 0 is here, write result.json. A failure leaves its record and is raised."""
-    spec, started = order.spec, time.time()
-    os.environ[progress.VARIABLE] = str(order.attempt)
+    spec = order.spec
     host = "localhost" if spec.nodes == 1 or order.executor == "local" else socket.gethostname()
     place = ranks.Place(order.attempt, spec.ranks, spec.nodes, node, host, spec.timeout)
     try:
-        outcome = ranks.launch(rank, (spec,), place)
+        outcome = ranks.launch(rank, (order,), place)
         if 0 in outcome.values:
-            files.write_json(order.run / "result.json", result(order, job_id, started, outcome))
+            files.write_json(order.run / "result.json", result(order, job_id, outcome))
     except ranks.RankError:
         raise
     except Exception as error:
@@ -59,14 +57,18 @@ def execute(order: Order, job_id: str, node: int) -> None:
         raise
 
 
-def rank(spec: Spec) -> list[results.Row] | None:
-    """One rank of an experiment: rank 0's rows count."""
+def rank(order: Order) -> list[results.Row] | None:
+    """One rank of an experiment, in the project's root: rank 0's rows count, and its progress."""
+    spec, first = order.spec, os.environ["RANK"] == "0"
+    os.chdir(order.root)
+    if first:
+        os.environ[progress.VARIABLE] = str(order.attempt)
     module = article(spec.module)
     rows = getattr(module, spec.experiment)(config_class(spec.module, spec.experiment)(**spec.params))
-    return results.checked(rows) if os.environ["RANK"] == "0" else None
+    return results.checked(rows) if first else None
 
 
-def result(order: Order, job_id: str, started: float, outcome) -> dict:
+def result(order: Order, job_id: str, outcome: ranks.Outcome) -> dict:
     """result.json: the rows and where they come from."""
     spec, rows = order.spec, outcome.values[0]
     return {
@@ -75,8 +77,8 @@ def result(order: Order, job_id: str, started: float, outcome) -> dict:
         "experiment": spec.experiment,
         "rows": rows,
         "checksum": results.checksum(rows),
-        "started": datetime.datetime.fromtimestamp(started, datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.time() - started, 3),
+        "started": datetime.datetime.fromtimestamp(outcome.started, datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.time() - outcome.started, 3),
         "ready": round(outcome.ready, 3),
         "ranks": spec.ranks,
         "nodes": spec.nodes,

@@ -4,6 +4,7 @@ Take the run's lock; copy a valid result; join a job that is still alive; else s
 files and its state, with a waiter of our own. No torch here.
 """
 
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from fivedim.errors import INFRASTRUCTURE, UserError
 from fivedim.lab import failures, files, job, local, results, slurm
-from fivedim.lab.interrupts import Cancelled, Interrupts
+from fivedim.lab.interrupts import CancelledError, Interrupts
 from fivedim.lab.runs import Run, say
 from fivedim.lab.spec import resolve
 from fivedim.lab.status import Progress
@@ -22,7 +23,7 @@ Job = local.LocalJob | slurm.SlurmJob
 
 
 def launch(root: Path, name: str, scale: str, executor: str) -> None:
-    """Run experiment `name` at `scale` and publish its rows. Raises UserError, or Cancelled after ending the job."""
+    """Run experiment `name` at `scale`, publish its rows. Raises UserError, or CancelledError once the job is ended."""
     run = Run(root, resolve(root, name, scale))
     with files.one_line_errors(), Interrupts() as interrupts, run.lock(interrupts):
         found = run.result()
@@ -39,7 +40,7 @@ def compute(run: Run, executor: str, interrupts: Interrupts) -> dict[str, Any]:
     try:
         return wait(run, attempt, running, interrupts)
     except BaseException as error:
-        if isinstance(error, Cancelled):
+        if isinstance(error, CancelledError):
             say(f"{run.spec.experiment}: ending job {running.job_id}; a second signal leaves at once")
         running.cancel()
         raise
@@ -82,7 +83,7 @@ def wait(run: Run, attempt: Path, running: Job, interrupts: Interrupts) -> dict[
     progress, settled = Progress(run.spec.experiment, attempt), None
     while not (state := running.state()).startswith("ENDED"):
         if running.overdue(run.spec.minutes):
-            limit = f"it ran past its limit of {run.spec.minutes} min (`minutes` in experiments.yaml)"
+            limit = f"it ran past its limit of {run.spec.minutes:g} min (`minutes` in experiments.yaml)"
             raise run.failed(attempt, limit)
         if settled is None and ((run.folder / "result.json").exists() or failures.cause(attempt)):
             settled = time.monotonic()
@@ -102,5 +103,6 @@ def ended(run: Run, attempt: Path, state: str, lag: float, interrupts: Interrupt
         if result := run.result():
             return result
         if time.monotonic() >= deadline:
-            raise run.failed(attempt, f"the job left no result and no error ({state})", INFRASTRUCTURE)
+            full = "; the disk is full: free some space" * (shutil.disk_usage(run.folder).free < 2**20)
+            raise run.failed(attempt, f"the job left no result and no error ({state}){full}", INFRASTRUCTURE)
         interrupts.pause(0.2)

@@ -12,7 +12,7 @@ from fivedim.lab.job import Order, task
 
 @dataclass(frozen=True)
 class LocalJob:
-    """A job by the process id of submitit's controller and that process' start time (ids are reused, the pair is not)."""
+    """A job by submitit's controller: its process id and start time (ids are reused, the pair is not)."""
 
     job_id: str
     start_time: float
@@ -23,7 +23,7 @@ class LocalJob:
         """RUNNING or ENDED."""
         return "RUNNING" if self._controller() else "ENDED"
 
-    def overdue(self, minutes: int) -> bool:
+    def overdue(self, minutes: float) -> bool:
         """Whether it has run for longer than its limit."""
         return time.time() - self.start_time > 60 * minutes
 
@@ -50,7 +50,7 @@ class LocalJob:
 
 
 def submit(order: Order) -> LocalJob:
-    """Start the job: one submitit task a node, all on this machine. Its own time limit is a minute past the launcher's."""
+    """Start the job: one submitit task a node, all on this machine, with a limit a minute past the launcher's."""
     from submitit.local.local import LocalExecutor
 
     executor = LocalExecutor(order.attempt)

@@ -11,7 +11,7 @@ _started, _written = time.time(), 0.0
 
 
 def step(k: int, n: int, text: str = "") -> None:
-    """Say that `k` of `n` steps are done; for rank 0 to call. Outside a launched run it does nothing."""
+    """Say that `k` of `n` steps are done; in rank 0 of a launched run; elsewhere it does nothing."""
     global _written
     folder, now = os.environ.get(VARIABLE), time.monotonic()
     if folder and (k == n or now - _written > PERIOD):

@@ -43,9 +43,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a node's ranks returned, by rank, and the seconds from the agent's start until its last rank had joined."""
+    """What a node's ranks returned, by rank; when the agent started, and the seconds until its last rank had joined."""
 
     values: dict[int, Any]
+    started: float
     ready: float
 
 
@@ -83,7 +84,7 @@ def launch(fn: Callable, args: tuple, place: Place) -> Outcome:
             signal.signal(number, handler)
         del store
     ready = max(at for at, _ in returned.values()) - started
-    return Outcome({rank: value for rank, (_, value) in returned.items()}, ready)
+    return Outcome({rank: value for rank, (_, value) in returned.items()}, started, ready)
 
 
 def meet(place: Place, patience: float = 300) -> tuple[Any, str]:

@@ -43,7 +43,7 @@ class Result(Strict):
 
 
 def checked(rows: Any) -> list[Row]:
-    """`rows` in plain types if each is a flat dict of str, bool, int and finite float; else a UserError names the column."""
+    """`rows` in plain types, if each is a flat dict of str, bool, int, finite float. UserError names a column."""
     if not isinstance(rows, list) or not rows:
         raise UserError("the experiment returned no rows: return a non-empty list of dicts", FAILED)
     for number, row in enumerate(rows):

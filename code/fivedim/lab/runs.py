@@ -1,6 +1,6 @@
 """Runs: the folder of one run, runs/<experiment>-<key>, and what is in it. No torch here.
 
-An attempt's own files (error.rank<k>.json, heartbeat.json, log.txt) lie in attempts/<n>: no later attempt can mistake them.
+An attempt's own files (error.rank<k>.json, heartbeat.json, log.txt) lie in attempts/<n>: no later one mistakes them.
 """
 
 import contextlib

@@ -41,7 +41,7 @@ class SlurmJob:
         history = ask("sacct", "-X", "-n", "-P", "-j", self.job_id, "-o", "State")
         return settled(history.stdout.split("\n")[0].strip() or "LOST")
 
-    def overdue(self, minutes: int) -> bool:
+    def overdue(self, minutes: float) -> bool:
         """Never for us to see: Slurm itself ends a job at its limit."""
         return False
 
@@ -87,15 +87,15 @@ def submit(order: Order) -> SlurmJob:
 
 
 def parameters(order: Order) -> dict:
-    """submitit's parameters: one task a node, a core a rank, an explicit time limit, no silent requeue, the site's options."""
-    spec, limit = order.spec, 60 * order.spec.minutes
+    """submitit's parameters: a task a node, a core a rank, a time limit, no silent requeue, the site's own."""
+    spec, limit = order.spec, 60 * math.ceil(order.spec.minutes)
     path = Path(order.root) / "slurm/site.yaml"
     site = read(path, Site) if path.is_file() else Site()
     cores = math.ceil(spec.ranks / spec.nodes)
     options = {name: value for name, value in site.model_dump(exclude={"setup"}).items() if value}
     return options | {
         "job_name": order.name,
-        "time": spec.minutes,
+        "time": math.ceil(spec.minutes),
         "nodes": spec.nodes,
         "ntasks_per_node": 1,
         "cpus_per_task": cores,

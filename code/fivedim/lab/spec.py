@@ -27,7 +27,7 @@ class Spec(Strict):
     timing: bool
     params: dict[str, Any]
     fingerprint: str
-    minutes: int
+    minutes: float
     timeout: int
 
     @property

@@ -69,14 +69,14 @@ class Watch(threading.Thread):
             self.processes = {pids[child.pid]: child for child in children if child.pid in pids}
 
     def name_stopped(self) -> None:
-        """A stopped rank fails only by making others wait: it is the cause of their timeouts."""
+        """A stopped rank fails only by making others wait: it causes their timeouts."""
         for rank in self.processes.keys() - self.dead:
             if state(self.processes[rank].pid) == psutil.STATUS_STOPPED:
                 kind = "stopped (signal 19) while the others waited for it"
                 Failure(who=f"rank {rank}", kind=kind, time_ns=time.time_ns()).write(self.folder)
 
     def end_all(self) -> None:
-        """Kill the ranks that outlive the first failure; where all are gone without an error, end the agent's waiting."""
+        """Kill the ranks that outlive the first failure; where all left without an error, end the waiting agent."""
         alive = self.processes.keys() - self.dead
         for rank in alive:
             self.processes[rank].kill()
@@ -100,7 +100,7 @@ def state(pid: int) -> str:
 
 
 def exit_status(process: BaseProcess) -> int | None:
-    """A child's exit status (minus the signal that killed it), or None while it runs; the child stays uncollected."""
+    """A child's exit status (minus the signal that killed it), None while it runs."""
     try:
         info = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
