@@ -18,9 +18,9 @@ MOVED := $(shell [ "$$(cat .venv/folder 2> /dev/null)" = "$$PWD" ] || echo moved
 .PHONY: paper test cluster-test bench loc lint clean moved
 
 paper: .venv/ready-paper
-	python -m snakemake --config scale=$(SCALE)
-	python -m fivedim.cli claims --scale $(SCALE)
-	@echo "The paper: $(CURDIR)/paper/paper.pdf"
+	snakemake --config scale=$(SCALE)
+	fivedim claims --scale $(SCALE)
+	@echo "The paper: paper/paper.pdf"
 
 test: .venv/ready-paper
 	python -m pytest -n $(PYTEST_WORKERS)
@@ -38,7 +38,7 @@ lint: .venv/ready-python
 	ruff check
 	ruff format --check
 	snakefmt --check Snakefile
-	python -m snakemake --lint
+	snakemake --lint
 
 clean:
 	rm -rf runs results paper/generated paper/build paper/paper.pdf figures/*.pdf figures/*.png report.html .snakemake
