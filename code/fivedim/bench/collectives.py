@@ -1,4 +1,4 @@
-"""From-scratch collectives against gloo's own, which work in place or into buffers made beforehand, at their fastest."""
+"""From-scratch collectives against gloo's own, which work in place or into buffers made beforehand."""
 
 from collections.abc import Iterator
 
