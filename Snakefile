@@ -13,6 +13,7 @@ EXECUTOR = config.setdefault("executor", "local")
 PLAN = plan(SCALE, FIGURES)
 RESULTS = f"results/{SCALE}"
 EVIDENCE = ["configs/claims.yaml", "code/fivedim/evidence/*.py"]
+SIZES = ["configs/reported/sizes.csv", "code/fivedim/**/*.py"]  # what the table of code sizes counts
 TEXT = ["paper/*.tex", "paper/sections/*.tex", "paper/references.bib", "paper/latexmkrc"]
 DRAWN = ["figures/*.py", "code/fivedim/evidence/style.py"]
 
@@ -78,7 +79,7 @@ rule tables:
     log:
         f"{RESULTS}/log/tables.txt",
     params:
-        key=PLAN.key(PLAN.specs, *EVIDENCE),
+        key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES),
         scale=SCALE,
     message:
         "tables: the paper's tables and numbers"
@@ -112,7 +113,7 @@ rule paper:
     log:
         f"{RESULTS}/log/paper.txt",
     params:
-        key=PLAN.key(PLAN.specs, *EVIDENCE, *DRAWN, *TEXT),
+        key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES, *DRAWN, *TEXT),
     message:
         "paper: {output}"
     shell:

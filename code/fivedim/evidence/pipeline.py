@@ -15,7 +15,7 @@ from fivedim.errors import UserError
 from fivedim.evidence import claims
 from fivedim.lab import config, spec
 
-EVERY_PAPER = ("numbers", "parts", "provenance", "summary")
+EVERY_PAPER = ("loc", "numbers", "parts", "provenance", "summary")
 
 
 @dataclass(frozen=True)
