@@ -31,8 +31,8 @@ class ModelStateConfig(StepsConfig):
 def model_state(cfg: ModelStateConfig) -> list[dict]:
     """Live bytes by kind and dtype after real steps of the trainer, the gradients still alive.
 
-    Rows: model, gradients, kind, dtype, bytes, formula (the ledger's bytes), parameters, per_parameter. `activations`
-    is what is alive and neither state nor buffer. Sends nothing.
+    Rows: model, gradients, kind, dtype, bytes, formula (the ledger's bytes), miss (their difference), parameters,
+    per_parameter. `activations` is what is alive and neither state nor buffer. Sends nothing.
     """
     return [row for case in cfg.cases for row in _state_rows(*case, cfg)]
 
@@ -140,7 +140,7 @@ def _state_rows(name: str, gradients: str, cfg: StepsConfig) -> list[dict]:
     missing = formula.keys() - {kind for kind, _ in found}
     return [
         {"model": name, "gradients": gradients, "kind": kind, "dtype": dtype, "bytes": nbytes,
-         "formula": formula[kind], "parameters": count, "per_parameter": nbytes / count}
+         "formula": formula[kind], "miss": nbytes - formula[kind], "parameters": count, "per_parameter": nbytes / count}
         for (kind, dtype), nbytes in [*found.items(), *(((kind, "none"), 0) for kind in sorted(missing))]
     ]  # fmt: skip
 
