@@ -36,19 +36,22 @@ def execute(
     collective: str,
     algorithm: str,
 ) -> Tensor:
-    """Run this rank's `steps` from the blocks in `source`, only read, to those in `target`; returns target's tensor.
+    """Run this rank's `steps` from the blocks in `source` to those in `target`; returns target's tensor.
+
+    `source` is only read, unless it is `target` itself.
 
     Reductions are sums in the tensors' own dtype, rounded at each hop, as c10d does: reduce 16-bit gradients in float32
     where that matters. Sends the blocks of `steps`, counted where they are handed over; empty blocks are not sent.
     """
     where = dict.fromkeys(source.starts, source)
+    frozen = source if source is not target else None
     for time, step in enumerate(steps):
         sends = [(message.peer, _find(where, message.blocks).view(message.blocks)) for message in step.sends]
-        landings = [_landing(message, where, source, target) for message in step.receives]
+        landings = [_landing(message, where, target) for message in step.receives]
         receives = [(m.peer, landing.view(m.blocks)) for m, landing in zip(step.receives, landings, strict=True)]
         exchange(_filled(sends), _filled(receives), group, time, collective, algorithm)
         for message, landing in zip(step.receives, landings, strict=True):
-            _settle(message, landing, where, source)
+            _settle(message, landing, where, frozen)
     for block in target.starts:
         if where[block] is not target:
             one = range(block, block + 1)
@@ -62,24 +65,24 @@ def _find(where: dict[int, Buffer], blocks: range) -> Buffer:
     return buffer
 
 
-def _landing(message: Message, where: dict[int, Buffer], source: Buffer, target: Buffer) -> Buffer:
+def _landing(message: Message, where: dict[int, Buffer], target: Buffer) -> Buffer:
     """Where to receive a message: in the result if it has a place there that is free, else in scratch."""
     wanted = message.blocks[0] in target.starts
-    taken = message.reduce and _find(where, message.blocks) is not source
+    taken = message.reduce and _find(where, message.blocks) is target
     if wanted and not taken:
         return target
     elements = sum(target.sizes[block] for block in message.blocks)
     return Buffer(message.blocks, target.flat.new_empty(elements), target.sizes)
 
 
-def _settle(message: Message, landing: Buffer, where: dict[int, Buffer], source: Buffer) -> None:
-    """Reduce what landed with what is held. The argument is never written: its share is added to what landed."""
+def _settle(message: Message, landing: Buffer, where: dict[int, Buffer], frozen: Buffer | None) -> None:
+    """Reduce what landed with what is held; what is held in the argument is added to what landed instead."""
     if message.reduce:
         held = _find(where, message.blocks)
-        if held is not source:
+        if held is not frozen:
             held.view(message.blocks).add_(landing.view(message.blocks))
             return
-        landing.view(message.blocks).add_(source.view(message.blocks))
+        landing.view(message.blocks).add_(held.view(message.blocks))
     for block in message.blocks:
         where[block] = landing
 
