@@ -1,6 +1,7 @@
-"""From-scratch collectives against gloo's own, which work in place or into buffers made beforehand."""
+"""From-scratch collectives against gloo's own, both in place or into buffers made beforehand."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,7 @@ def all_reduces(group: dist.ProcessGroup) -> Iterator[Comparison]:
         x = floats(size)
         yield Comparison(
             "ring all-reduce", "gloo all_reduce", f"{size} MiB",
-            lambda x=x: comm.ring.all_reduce(x, group), lambda x=x: dist.all_reduce(x, group=group),
+            partial(comm.ring.all_reduce, x, group, out=x), partial(dist.all_reduce, x, group=group),
         )  # fmt: skip
 
 
@@ -36,27 +37,24 @@ def all_gathers(group: dist.ProcessGroup) -> Iterator[Comparison]:
         x, out = floats(size), floats(size * group.size())
         yield Comparison(
             "ring all-gather", "gloo all_gather_single", f"{size} MiB a rank",
-            lambda x=x: comm.ring.all_gather(x, group),
-            lambda x=x, out=out: dist.all_gather_single(out, x, group=group),
+            partial(comm.ring.all_gather, x, group, out=out), partial(dist.all_gather_single, out, x, group=group),
         )  # fmt: skip
 
 
 def others(group: dist.ProcessGroup) -> Iterator[Comparison]:
     x, out = floats(16), floats(16)
+    part = out[: out.numel() // group.size()]
     yield Comparison(
         "ring reduce-scatter", "gloo reduce_scatter_single", "16 MiB",
-        lambda: comm.ring.reduce_scatter(x, group),
-        lambda: dist.reduce_scatter_single(out[: out.numel() // group.size()], x, group=group),
+        partial(comm.ring.reduce_scatter, x, group, out=part),
+        partial(dist.reduce_scatter_single, part, x, group=group),
     )  # fmt: skip
-    yield Comparison(
-        "tree broadcast", "gloo broadcast", "16 MiB",
-        lambda: comm.tree.broadcast(x, group), lambda: dist.broadcast(x, group=group, group_src=0),
-    )  # fmt: skip
-    yield Comparison(
-        "chain broadcast", "gloo broadcast", "16 MiB",
-        lambda: comm.chain.broadcast(x, group), lambda: dist.broadcast(x, group=group, group_src=0),
-    )  # fmt: skip
+    for name, algorithm in (("tree", comm.tree), ("chain", comm.chain)):
+        yield Comparison(
+            f"{name} broadcast", "gloo broadcast", "16 MiB",
+            partial(algorithm.broadcast, x, group, out=x), partial(dist.broadcast, x, group=group, group_src=0),
+        )  # fmt: skip
     yield Comparison(
         "pairwise all-to-all", "gloo all_to_all_single", "16 MiB",
-        lambda: comm.pairwise.all_to_all(x, group), lambda: dist.all_to_all_single(out, x, group=group),
+        partial(comm.pairwise.all_to_all, x, group, out=out), partial(dist.all_to_all_single, out, x, group=group),
     )  # fmt: skip
