@@ -1,18 +1,19 @@
 """What every test may use: a project of its own, under a temporary root."""
 
 import contextlib
-import io
 import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
 import yaml
 
-from fivedim import cli
+from fivedim.errors import UserError
+from fivedim.lab.launch import launch
 
 IMPORTS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "code")]
 
@@ -55,11 +56,14 @@ class Project:
         return process.returncode, errors
 
     def run_inline(self, name: str) -> tuple[int, str]:
-        """The same with `--executor inline`, in this process."""
-        errors = io.StringIO()
-        with contextlib.chdir(self.root), contextlib.redirect_stderr(errors):
-            status = cli.status_of(["run", name, "--scale", "smoke", "--executor", "inline"])
-        return status, errors.getvalue()
+        """The same with `--executor inline`, in this process: the exit status and what was said."""
+        said: list[str] = []
+        with contextlib.chdir(self.root), mock.patch("fivedim.lab.runs.say", said.append):
+            try:
+                launch(self.root, name, "smoke", "inline")
+            except UserError as error:
+                return error.code, f"{error}\n"
+        return 0, "".join(f"{line}\n" for line in said)
 
     def results(self) -> list[str]:
         """The published files."""
