@@ -1,0 +1,144 @@
+"""The map: experiments -> claims -> tables, numbers, figures -> paper/paper.pdf. Plain `snakemake` builds it all.
+
+A job runs again when its key changes (the hash of all that its output follows from) or a result does. What was built
+from them is `ancient`: an edit by hand is not built upon, `fivedim verify` names it.
+"""
+
+from fivedim.evidence.pipeline import plan
+
+FIGURES = {  # figure: the experiments whose rows it draws
+    "ledger": ["model_state"],
+    "ring_steps": ["ring_schedule"],
+    "volumes": ["collective_volumes"],
+    "reported_curves": ["alpha_beta_fit"],
+}
+SCALE = config.setdefault("scale", "laptop")
+EXECUTOR = config.setdefault("executor", "local")
+PLAN = plan(SCALE, FIGURES)
+RESULTS = f"results/{SCALE}"
+ROWS = expand(f"{RESULTS}/{{experiment}}.{{kind}}", experiment=PLAN.specs, kind=["csv", "json"])
+EVIDENCE = ["configs/claims.yaml", "code/fivedim/evidence/*.py"]
+SIZES = ["configs/reported/sizes.csv", "code/fivedim/**/*.py"]  # what the table of code sizes counts
+TEXT = ["paper/*.tex", "paper/sections/*.tex", "paper/references.bib", "paper/latexmkrc"]
+DRAWN = ["figures/*.py", "code/fivedim/evidence/style.py", "code/fivedim/ledger/*.py"]
+
+
+container: "docker://python:3.11"  # for `--sdm apptainer`; without it the active environment is used
+
+
+wildcard_constraints:
+    experiment="|".join(PLAN.specs),
+    name="|".join(FIGURES),
+
+
+rule all:
+    default_target: True
+    input:
+        "paper/paper.pdf",
+        f"{RESULTS}/manifest.json",
+
+
+rule experiment:
+    output:
+        csv=f"{RESULTS}/{{experiment}}.csv",
+        json=f"{RESULTS}/{{experiment}}.json",
+    log:
+        f"{RESULTS}/log/{{experiment}}.txt",
+    threads: 1
+    resources:
+        slurm_jobs=1,
+        executor=EXECUTOR,  # where a job runs is no parameter: changing it re-runs nothing
+        machine=lambda wildcards: 100 if PLAN.specs[wildcards.experiment].timing else 1,  # 100: alone
+    params:
+        key=lambda wildcards: PLAN.specs[wildcards.experiment].key,
+        title=lambda wildcards: PLAN.titles[wildcards.experiment],
+        scale=SCALE,
+    message:
+        "{wildcards.experiment}: {params.title}"
+    shell:
+        "fivedim run {wildcards.experiment} --scale {params.scale} --executor {resources.executor} 2>&1 | tee -i {log}"
+
+
+rule claims:
+    input:
+        ROWS,
+    output:
+        report(f"{RESULTS}/claims.csv", caption="paper/report/claims.rst", category="Claims"),
+        f"{RESULTS}/claims_parts.csv",
+    log:
+        f"{RESULTS}/log/claims.txt",
+    params:
+        key=PLAN.key(PLAN.specs, *EVIDENCE),
+        scale=SCALE,
+    message:
+        "claims: every verdict from the results"
+    shell:
+        "fivedim judge --scale {params.scale} 2>&1 | tee -i {log}"
+
+
+rule tables:
+    input:
+        ROWS,
+        built=ancient(rules.claims.output),
+    output:
+        PLAN.generated,
+    log:
+        f"{RESULTS}/log/tables.txt",
+    params:
+        key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES),
+        scale=SCALE,
+    message:
+        "tables: the paper's tables and numbers"
+    shell:
+        "fivedim tables --scale {params.scale} 2>&1 | tee -i {log}"
+
+
+rule figure:
+    input:
+        lambda wildcards: expand(f"{RESULTS}/{{experiment}}.csv", experiment=FIGURES[wildcards.name]),
+    output:
+        pdf="figures/{name}.pdf",
+        png=report("figures/{name}.png", caption="paper/report/figure.rst", category="Figures"),
+    log:
+        f"{RESULTS}/log/figure_{{name}}.txt",
+    params:
+        key=lambda wildcards: PLAN.key(FIGURES[wildcards.name], *DRAWN),
+        results=RESULTS,
+    message:
+        "figure: {wildcards.name}"
+    shell:
+        "python figures/{wildcards.name}.py --results {params.results} --out {output.pdf} 2>&1 | tee -i {log}"
+
+
+rule paper:
+    input:
+        ROWS,
+        built=ancient([*rules.tables.output, *expand(rules.figure.output.pdf, name=FIGURES)]),
+    output:
+        "paper/paper.pdf",
+    log:
+        f"{RESULTS}/log/paper.txt",
+    params:
+        key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES, *DRAWN, *TEXT),
+    message:
+        "paper: {output}"
+    shell:
+        "fivedim paper 2>&1 | tee -i {log}"
+
+
+rule manifest:
+    input:
+        ROWS,
+        built=ancient([*rules.claims.output, *rules.tables.output, *expand(rules.figure.output, name=FIGURES)]),
+        paper=ancient(rules.paper.output),
+    output:
+        f"{RESULTS}/manifest.json",
+    log:
+        f"{RESULTS}/log/manifest.txt",
+    params:
+        key=rules.paper.params.key,
+        scale=SCALE,
+    message:
+        "manifest: the hash of everything built"
+    shell:
+        "fivedim manifest --scale {params.scale} {input} 2>&1 | tee -i {log}"

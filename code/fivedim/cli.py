@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from fivedim.errors import USAGE, UserError
+from fivedim.evidence import commands
 from fivedim.lab.config import find_root
 from fivedim.lab.interrupts import CancelledError
 
@@ -41,28 +42,11 @@ def status() -> None:
     Console().print(table)
 
 
-@app.command()
-def claims(scale: Scale = "laptop", markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False) -> None:
-    """Print the table of claims with their verdicts."""
-    from fivedim.evidence import commands
-
-    commands.claims(scale, markdown)
-
-
-@app.command()
-def audit(scale: Scale = "laptop") -> None:
-    """Recompute every verdict from the result files, and compare."""
-    from fivedim.evidence import commands
-
-    commands.audit(scale)
-
-
-@app.command()
-def verify(scale: Scale = "laptop") -> None:
-    """Compare every result, figure and table with the manifest of hashes."""
-    from fivedim.evidence import commands
-
-    commands.verify(scale)
+for command in (
+    commands.claims, commands.audit, commands.verify,
+    commands.judge, commands.tables, commands.paper, commands.manifest,
+):  # fmt: skip
+    app.command()(command)
 
 
 def main() -> None:

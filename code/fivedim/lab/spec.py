@@ -49,12 +49,21 @@ def names(root: Path) -> list[str]:
 
 def resolve(root: Path, name: str, scale: str) -> Spec:
     """The spec of experiment `name` at `scale`. Raises UserError naming file, key and what is allowed."""
-    known = config.experiments(root)
+    return resolved(root, name, scale, config.experiments(root), config.scale(root, scale))
+
+
+def resolve_all(root: Path, scale: str) -> dict[str, Spec]:
+    """Every experiment's spec, in the order of experiments.yaml; the files are read once."""
+    known, at_scale = config.experiments(root), config.scale(root, scale)
+    return {name: resolved(root, name, scale, known, at_scale) for name in known}
+
+
+def resolved(root: Path, name: str, scale: str, known: dict[str, config.Experiment], at_scale: config.Scale) -> Spec:
     if name not in known:
         raise UserError(
             f"experiment {name}: unknown; use one of {', '.join(known) or 'none: experiments.yaml is empty'}"
         )
-    override = config.scale(root, scale).experiments.get(name, {})
+    override = at_scale.experiments.get(name, {})
     taken = {key: override[key] for key in ("ranks", "nodes", "minutes") if key in override}
     where = f"configs/scales/{scale}.yaml: experiments.{name}"
     entry = validated(config.Experiment, known[name].model_dump() | taken, where)

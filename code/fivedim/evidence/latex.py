@@ -1,0 +1,160 @@
+"""paper/generated/*.tex: numbers, claims tables, provenance. The same results give the same bytes."""
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from fivedim.evidence.claims import KINDS
+from fivedim.evidence.judge import REFUTED, UNTESTED, VERDICTS
+from fivedim.evidence.tables import rounded
+
+Row = dict[str, str]
+
+HEADER = "% Written by `fivedim tables` from results/{scale}/: do not edit.\n"
+
+RESULT = r"""\sisetup{group-digits=integer}  % 0.3333, never 0.333,3
+\makeatletter
+\NewDocumentCommand{\result}{m}{\ifcsname fivedim@#1\endcsname\csname fivedim@#1\endcsname\else
+  \PackageError{fivedim}{There is no result '#1'}{The keys are in paper/generated/numbers.tex.}\fi}
+\newcommand{\fivedim@number}[2]{\expandafter\def\csname fivedim@#1\endcsname{#2}}
+"""
+
+RAGGED = r">{\raggedright\arraybackslash}"
+
+SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}",
+}  # fmt: skip
+
+
+def escape(text: Any) -> str:
+    return "".join(SPECIAL.get(letter, letter) for letter in str(text))
+
+
+def number(cell: str, missing: str = "--") -> str:
+    """A cell of claims.csv for siunitx, or `missing` where it is empty."""
+    return rf"\num{{{rounded(cell)}}}" if cell else missing
+
+
+def documents(
+    headlines: list[Row], parts: list[Row], scale: str, provenance: list[dict[str, Any]], sizes: list[dict[str, Any]]
+) -> dict[str, str]:
+    """Every generated file by name.
+
+    `headlines` and `parts` are the rows of claims.csv and claims_parts.csv, `provenance` the results' JSON files,
+    `sizes` the rows of lab.loc.sizes.
+    """
+    by_article = groupby(headlines, key=lambda row: row["article"])
+    files = {f"claims_a{int(article):02}": claims(list(rows)) for article, rows in by_article}
+    files |= {"parts": parts_table(parts), "summary": summary(headlines), "numbers": numbers(headlines, parts)}
+    files |= {"provenance": provenance_table(scale, provenance), "loc": sizes_table(sizes)}
+    return {f"{name}.tex": HEADER.format(scale=scale) + text for name, text in files.items()}
+
+
+def numbers(headlines: list[Row], parts: list[Row]) -> str:
+    r"""One csname a number; \result{2.2/exact/value} prints it, \result{2.2/exact/<part>/value} a part's."""
+    keyed = [(f"{row['claim']}/{row['evidence']}", row) for row in headlines]
+    keyed += [(f"{row['claim']}/{row['evidence']}/{row['part']}", row) for row in parts]
+    lines = [
+        rf"\fivedim@number{{{key}/{field}}}{{{text}}}" for key, row in keyed for field, text in fields(row).items()
+    ]
+    return RESULT + "\n".join(lines) + "\n\\makeatother\n"
+
+
+def fields(row: Row) -> dict[str, str]:
+    """What \\result can print of a row: a number that was not given is not defined, so that using it is an error."""
+    given = {key: number(row[key]) for key in ("reported", "expected") if row[key]}
+    words = {"unit": escape(row["unit"]), "verdict": escape(row["verdict"])}
+    return {"value": number(row["value"], "not testable here")} | given | words
+
+
+def claims(rows: list[Row]) -> str:
+    """One article's claims over the text's width: a claim's statement once, then a line for each kind of evidence."""
+    head = ("Claim", "Statement, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
+    body = grouped((row["claim"], f"{row['statement']}", row) for row in rows)
+    return tabular("tabularx", rf"l{RAGGED}Xlrrr{RAGGED}p{{5.5em}}", head, body, width=r"{\linewidth}")
+
+
+def parts_table(rows: list[Row]) -> str:
+    """Every further quantity, over several pages of one-column text."""
+    head = ("Claim", "Quantity, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
+    body = grouped((row["claim"], row["part"], row) for row in rows)
+    return tabular("longtable", rf"l{RAGGED}p{{0.4\linewidth}}lrrr{RAGGED}p{{5.5em}}", head, body, repeat=r"\endhead")
+
+
+def grouped(rows: Iterable[tuple[str, str, Row]]) -> str:
+    """Lines of (claim, text, row): what repeats stands in the first line only; a claim that fails says why."""
+    blocks = []
+    for _, group in groupby(rows, key=lambda each: each[0]):
+        before, lines = ("", ""), []
+        for claim, text, row in group:
+            named = ["" if now == then else now for now, then in zip((claim, text), before, strict=True)]
+            kind = rf"\textit{{{row['evidence']}}}"
+            lines.append(line(named[0], with_unit(named[1], row["unit"]), kind, *compared(row)))
+            if row["verdict"] in (REFUTED, UNTESTED) and "article" in row:  # a claim, not one of its parts
+                lines.append(line("", rf"\textit{{{escape(row['why'])}}}", *[""] * 5))
+            before = (claim, text)
+        blocks.append("\n".join(lines))
+    return "\n\\addlinespace\n".join(blocks)
+
+
+def with_unit(text: str, unit: str) -> str:
+    return escape(f"{text} [{unit}]".strip() if unit else text)
+
+
+def compared(row: Row) -> list[str]:
+    return [*(number(row[key]) for key in ("reported", "expected", "value")), escape(row["verdict"] or "shown")]
+
+
+def line(*cells: str) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def tabular(name: str, columns: str, head: tuple[str, ...], body: str, width: str = "", repeat: str = "") -> str:
+    """A booktabs table of environment `name`; `repeat` ends the part of a longtable that stands on every page."""
+    lines = [
+        rf"\begin{{{name}}}{width}{{@{{}}{columns}@{{}}}}",
+        r"\toprule",
+        *([line(*head), r"\midrule"] if head else []),
+    ]
+    return "\n".join([*lines, *([repeat] if repeat else []), body, r"\bottomrule", rf"\end{{{name}}}", ""])
+
+
+def summary(headlines: list[Row]) -> str:
+    """How many claims came to which verdict, by kind of evidence."""
+    counts = Counter((row["evidence"], row["verdict"]) for row in headlines)
+    kinds = [kind for kind in KINDS if any(kind == each for each, _ in counts)]
+    table = {kind: [counts[kind, verdict] for verdict in VERDICTS] for kind in kinds}
+    table["all"] = [sum(column) for column in zip(*table.values(), strict=True)]
+    lines = [line(kind, *map(str, row), str(sum(row))) for kind, row in table.items()]
+    head = ("Evidence", "holds", "in shape", "not testable", "refuted", "all")
+    return tabular("tabular", "l" + "r" * (len(head) - 1), head, "\n".join([*lines[:-1], r"\midrule", lines[-1]]))
+
+
+def provenance_table(scale: str, records: list[dict[str, Any]]) -> str:
+    """What the results were computed on and with: no dates and no seconds."""
+    facts: dict[str, dict[str, None]] = {"scale": {scale: None}, "experiments": {str(len(records)): None}}
+    for record in records:
+        for key, value in {"executor": record["executor"], **record["hardware"], **record["versions"]}.items():
+            name, value = (key[:-6], f"{value / 2**30:.0f} GiB") if key.endswith("_bytes") else (key, value or "none")
+            facts.setdefault(name, {})[", ".join(value) if isinstance(value, list) else str(value)] = None
+    body = "\n".join(line(escape(key), escape(", ".join(values))) for key, values in facts.items())
+    return tabular("tabular", rf"l{RAGGED}p{{0.65\linewidth}}", (), body)
+
+
+def sizes_table(sizes: list[dict[str, Any]]) -> str:
+    """Our code lines a room, and the published sizes of those that are a technique."""
+    ours = {True: [], False: []}
+    for row in sizes:
+        published = [
+            f"{number(row[size])} ({escape(row[f'{size}_source'])})" if row[size] else "--"
+            for size in ("smallest", "large")
+        ]
+        named = f"{row['room']}, {row['technique']}" if row["technique"] else row["room"]
+        ours[bool(row["technique"])].append(
+            line(escape(named), number(str(row["lines"])), number(row["budget"]), *published)
+        )
+    body = "\n".join([*ours[True], r"\midrule", *ours[False]])
+    return tabular("tabular", "lrrll", ("Room", "Ours", "Budget", "Smallest credible", "In production"), body)

@@ -1,0 +1,58 @@
+"""results/<scale>/claims.csv and claims_parts.csv: written whole or not at all, read back as text, shown."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from fivedim.errors import FAILED, UserError
+
+SHOWN = ("claim", "statement", "reported", "expected", "value", "unit", "verdict", "evidence")
+
+
+def to_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a claims table, every cell as text. Raises UserError where the table is not there."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such table: run `snakemake --config scale={path.parent.name}`", FAILED) from None
+
+
+def rounded(cell: str) -> str:
+    """A number for a reader: whole numbers as they are, others with 4 significant digits; the CSV has them all."""
+    return cell if not cell or cell.lstrip("-").isdigit() else f"{float(cell):.4g}"
+
+
+def markdown(rows: list[dict[str, str]]) -> str:
+    """The table for a README."""
+    lines = ["| " + " | ".join(SHOWN) + " |", "|" + " --- |" * len(SHOWN)]
+    lines += ["| " + " | ".join(cell.replace("|", r"\|") for cell in shown(row)) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def shown(row: dict[str, str]) -> list[str]:
+    return [rounded(row[key]) if key in ("reported", "expected", "value") else row[key] for key in SHOWN]
+
+
+def render(rows: list[dict[str, str]], title: str):
+    """A rich table with one line a claim and kind of evidence."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for key in SHOWN:
+        numeric = key in ("reported", "expected", "value")
+        table.add_column(
+            key, justify="right" if numeric else "left", overflow="fold", ratio=3 if key == "statement" else None
+        )
+    for row in rows:
+        table.add_row(*shown(row), style=None if row["verdict"].startswith("holds") else "yellow")
+    return table
