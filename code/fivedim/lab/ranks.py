@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from fivedim.errors import FAILED, UserError
 from fivedim.lab import failures
 from fivedim.lab.failures import Failure
-from fivedim.lab.watch import Watch, pid_file
+from fivedim.lab.watch import Watch, death, pid_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1
@@ -129,15 +129,16 @@ def agent_config(place: Place, address: str):
 
 
 def _explain(error: Exception, folder: Path) -> NoReturn:
-    """Raise the recorded cause; where no rank failed, the signal that ended the agent."""
+    """Raise the recorded cause; without one, what the agent saw, or the signal that ended it."""
     if failure := failures.cause(folder):
         raise RankError(failure) from None
     number = getattr(error, "sigval", None)
+    if number is None:
+        rank, first = error.get_first_failure()
+        raise RankError(Failure(who=f"rank {rank}", kind=death(first.exitcode), time_ns=time.time_ns())) from error
     if number == signal.SIGINT:
         raise KeyboardInterrupt from None
-    if number is not None:
-        raise SystemExit(128 + number) from None
-    raise error
+    raise SystemExit(128 + number) from None
 
 
 def _entry(fn: Callable, args: tuple, place: Place) -> tuple[float, Any]:
