@@ -1,0 +1,38 @@
+"""Rehearsal: run the real step at an article's own size on fake tensors and a fake group, in one process, for any N.
+
+Fake tensors have shapes, dtypes and storages but no memory; the fake group accepts every call and moves nothing. So
+bytes, calls and live memory are those of the real code, and no value and no time means anything. What is private to
+torch stays in this file.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import distributed_c10d as c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+
+@contextlib.contextmanager
+def fake_group(world_size: int, rank: int = 0) -> Iterator[dist.ProcessGroup]:
+    """A default group of `world_size` ranks of which this process plays `rank`; it sends nothing.
+
+    An existing default group (an experiment's) steps aside and is back afterwards. Groups made inside end here.
+    """
+    outer, before = dist.group.WORLD, set(c10d._world.pg_map)
+    c10d._update_default_pg(None)
+    try:
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+        yield dist.group.WORLD
+    finally:
+        c10d._update_default_pg(outer)
+        for group in [group for group in c10d._world.pg_map if group not in before]:
+            dist.destroy_process_group(group)
+
+
+@contextlib.contextmanager
+def rehearse(world_size: int = 1, rank: int = 0) -> Iterator[dist.ProcessGroup]:
+    """Fake tensors on a fake group: the block is `rank`'s part of a step on `world_size` ranks; it sends nothing."""
+    with fake_group(world_size, rank) as group, FakeTensorMode():
+        yield group
