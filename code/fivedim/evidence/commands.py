@@ -97,5 +97,5 @@ def report(faults: list[str], what: str) -> None:
     for fault in faults:
         print(fault)
     if faults:
-        raise UserError(f"{what}: {len(faults)} differences: see above", FAILED)
+        raise UserError(f"{what}: differences found: {len(faults)}, listed above", FAILED)
     print(f"{what}: everything as built")
