@@ -30,7 +30,7 @@ def differences(root: Path, scale: str, derive: judge.Derive) -> list[str]:
         faults += compare(folder / name, now, then)
     faults += [fault for claim in declared for fault in reread(claim, found)]
     provenance = [found[name].provenance for name in sorted(found)]
-    documents = latex.documents(*as_text(computed), scale, provenance, loc.sizes(root))
+    documents = latex.documents(declared, *as_text(computed), scale, provenance, loc.sizes(root))
     faults += [f for name, text in documents.items() if (f := differs(root / "paper/generated" / name, text))]
     return faults + printed(root / "paper/paper.pdf", as_text(computed)[0])
 
