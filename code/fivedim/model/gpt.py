@@ -54,6 +54,18 @@ class Block(nn.Module):
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
+class Head(nn.Module):
+    """The last projection, with the embedding's weight if tied, else with its own. Sends nothing."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.weight = None if config.tied else nn.Parameter(torch.empty(config.vocabulary, config.width))
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, T, W] and the embedding [V, W] to logits [B, T, V]."""
+        return F.linear(x, embedding if self.weight is None else self.weight)
+
+
 class GPT(nn.Module):
     """Tokens [B, T] to logits [B, T, V]. Weights are a function of (config, seed) alone. Sends nothing.
 
@@ -68,7 +80,7 @@ class GPT(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, bias=config.bias)
-        self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        self.head = Head(config)
         initialize_(self, seed)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -90,15 +102,15 @@ class GPT(nn.Module):
 
     def unembed(self, x: Tensor) -> Tensor:
         """[B, T, W] to logits [B, T, V]."""
-        return F.linear(self.norm(x), (self.tokens if self.head is None else self.head).weight)
+        return self.head(self.norm(x), self.tokens.weight)
 
 
 @torch.no_grad()
 def initialize_(model: GPT, seed: int) -> None:
     """GPT-2's initialisation: N(0, 0.02), less by sqrt(2 layers) where a layer writes to the residual stream.
 
-    Each tensor has its own stream of random numbers, seeded by `seed` and its name: a part of the model drawn alone (a pipeline's
-    stage, a rank's block) is equal to the same part of the whole. Tensors on the meta device stay as they are.
+    Each tensor has its own stream of random numbers, seeded by `seed` and its name: a part of the model drawn alone
+    (a pipeline's stage) is equal to the same part of the whole. Tensors on the meta device stay as they are.
     """
     for name, parameter in model.named_parameters():
         if parameter.is_meta:

@@ -1,0 +1,159 @@
+"""Meters: live bytes by kind, resident and at the peak, and FLOP by module. They read real and fake tensors alike.
+
+Both count on the rank that runs them and send nothing. Bytes are those of storages, each counted once: a tied weight, a
+view or a tensor saved twice by autograd adds nothing.
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from torch.utils.weak import WeakIdKeyDictionary
+
+UNLABELLED = "activations"
+
+
+class Record:
+    """One storage: its bytes, the dtype of its first tensor, its kind, and between which events it was alive."""
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, born: int):
+        self.nbytes, self.dtype, self.born = nbytes, str(dtype).removeprefix("torch."), born
+        self.kind, self.died = UNLABELLED, None
+
+    def alive(self, moment: int | None) -> bool:
+        """Whether it was alive at `moment` (None: now)."""
+        if moment is None:
+            return self.died is None
+        return self.born <= moment and (self.died is None or self.died > moment)
+
+
+class Live(TorchDispatchMode):
+    """Every storage that an operation makes while the mode is on, and every one that `label` names.
+
+    A storage without label counts as an activation. Labels may come late: a gradient that is named after the backward
+    pass is a gradient at the peak as well. Resizing a storage is not seen.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.records: list[Record] = []
+        self.now = self.total = self.most = self.at = 0
+        self._known = WeakIdKeyDictionary()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Carry the operation out and see what it returns."""
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(out):
+            if isinstance(tensor, Tensor):
+                self._see(tensor)
+        return out
+
+    def label(self, kind: str, tensors: Iterable[Tensor]) -> None:
+        """Say of what kind these tensors' storages are; the last label counts."""
+        for tensor in tensors:
+            self._see(tensor).kind = kind
+
+    def resident(self) -> Counter[tuple[str, str]]:
+        """Bytes that are alive now, by (kind, dtype)."""
+        return self._bytes(None)
+
+    def peak(self) -> Counter[tuple[str, str]]:
+        """Bytes that were alive when the total was largest, by (kind, dtype)."""
+        return self._bytes(self.at)
+
+    def _bytes(self, moment: int | None) -> Counter[tuple[str, str]]:
+        found = Counter()
+        for record in self.records:
+            if record.alive(moment):
+                found[record.kind, record.dtype] += record.nbytes
+        return found
+
+    def _see(self, tensor: Tensor) -> Record:
+        storage = tensor.untyped_storage()
+        if storage not in self._known:
+            self.now += 1
+            record = self._known[storage] = Record(storage.nbytes(), tensor.dtype, self.now)
+            self.records.append(record)
+            weakref.finalize(storage, self._lose, record).atexit = False
+            self.total += record.nbytes
+            if self.total > self.most:
+                self.most, self.at = self.total, self.now
+        return self._known[storage]
+
+    def _lose(self, record: Record) -> None:
+        self.now += 1
+        record.died = self.now
+        self.total -= record.nbytes
+
+
+# torch has formulas for the fused attention of GPUs but counts the CPU's as nothing. The fused backward computes the
+# scores again: five products where the forward has two.
+_CPU_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda _, q, k, v, *__, **___: (
+        sdpa_flop_count(q, k, v) * 5 // 2
+    ),
+}
+
+
+class Flop:
+    """FLOP of matrix products inside the block, by the name of the innermost module whose forward or backward did them.
+
+    A multiply-add is 2 FLOP; what no module did goes by "". Read it after the forward pass and after the backward to
+    tell the passes apart. The backward is attributed by the graph: a module owns the nodes between its
+    outputs and inputs.
+    """
+
+    def __init__(self, root: nn.Module):
+        self._root, self._hooks, self._stack = root, [], [""]
+        self._counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
+        self._found, self._owner, self._seen = Counter(), "", 0
+
+    def __enter__(self):
+        self._counter.__enter__()
+        for name, module in self._root.named_modules(prefix=type(self._root).__name__):
+            self._hooks.append(module.register_forward_pre_hook(lambda module, args, name=name: self._enter(name)))
+            self._hooks.append(module.register_forward_hook(self._leave))
+        return self
+
+    def __exit__(self, *exception):
+        self._counter.__exit__(*exception)
+        for hook in self._hooks:
+            hook.remove()
+
+    def by_module(self) -> Counter[str]:
+        """FLOP so far. Names begin with the root's class: `GPT.blocks.0.mlp.up`."""
+        self._switch(self._owner)
+        return self._found.copy()
+
+    def _switch(self, owner: str) -> None:
+        total = self._counter.get_total_flops()
+        self._found[self._owner] += total - self._seen
+        self._owner, self._seen = owner, total
+
+    def _enter(self, name: str) -> None:
+        self._stack.append(name)
+        self._switch(name)
+
+    def _leave(self, module: nn.Module, args: tuple, output: Tensor) -> None:
+        self._own(output, args, self._stack.pop())
+        self._switch(self._stack[-1])
+
+    def _own(self, output: Tensor, args: tuple, name: str) -> None:
+        """Claim for `name` the graph's nodes from `output` back to `args`, but for those that a child has claimed."""
+        done = {arg.grad_fn for arg in args if isinstance(arg, Tensor)} | {None}
+        todo = [output.grad_fn]
+        while todo:
+            node = todo.pop()
+            if node in done:
+                continue
+            done.add(node)
+            todo += [source for source, _ in node.next_functions]
+            if node.metadata.setdefault("flop", name) == name:
+                node.register_prehook(lambda grads: self._switch(name))
+                node.register_hook(lambda inputs, outputs: self._switch(""))

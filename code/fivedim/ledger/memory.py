@@ -1,0 +1,22 @@
+"""Bytes of model state, as formulas. GB is 10^9 bytes and GiB 2^30."""
+
+GB, GIB = 10**9, 2**30
+
+
+def state(parameters: int, gradient_bytes: int = 2) -> dict[str, int]:
+    """Bytes by kind under bf16 compute, fp32 masters and Adam: 16 a parameter; 18 with `gradient_bytes` = 4.
+
+    AdamW's step counters (`step_counters`) are not among them.
+    """
+    each = {"parameters": 2, "gradients": gradient_bytes, "master": 4, "exp_avg": 4, "exp_avg_sq": 4}
+    return {kind: parameters * size for kind, size in each.items()}
+
+
+def step_counters(tensors: int) -> int:
+    """Bytes of AdamW's counters: 4 for each parameter tensor, whatever its size."""
+    return 4 * tensors
+
+
+def checkpoint(parameters: int, each: int = 2) -> int:
+    """Bytes of the weights alone, bf16 unless `each` says otherwise."""
+    return parameters * each
