@@ -1,0 +1,85 @@
+"""The memory ledger: live bytes of model state by kind, counted, on the formula's 2+2+4+4+4 and 2+4+4+4+4."""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from fivedim.evidence import style
+
+KINDS = {
+    "parameters": ("bf16 weights", style.SKY),
+    "gradients": ("gradients", style.ORANGE),
+    "master": ("fp32 master weights", style.BLUE),
+    "exp_avg": ("first moment", style.GREEN),
+    "exp_avg_sq": ("second moment", style.PURPLE),
+}
+MODELS = ["tiny", "124M", "774M", "7B"]
+DTYPES = {"bfloat16": "gradients in bf16", "float32": "gradients summed in fp32"}
+
+
+def draw(rows: pd.DataFrame, card_gib: int):
+    """Left: bytes a parameter at every size, 16 and 18. Right: gigabytes against one card."""
+    fig = style.figure("page", height=2.6)
+    left, right = fig.subplots(1, 2, width_ratios=[3.4, 1])
+    per_parameter(left, rows)
+    gigabytes(right, rows, card_gib)
+    legend(fig)
+    return fig
+
+
+def bar_of(rows: pd.DataFrame, model: str, dtype: str) -> pd.DataFrame:
+    return rows[(rows.model == model) & (rows.gradients == dtype)].set_index("kind").reindex(list(KINDS)).dropna()
+
+
+def stack(axis, place: float, counted: pd.Series, lines: pd.Series) -> None:
+    axis.bar(place, counted, 0.7, counted.cumsum() - counted, color=[KINDS[kind][1] for kind in counted.index])
+    axis.hlines(lines, place - 0.44, place + 0.44, color=style.BLACK, linewidth=0.9)
+
+
+def per_parameter(axis, rows: pd.DataFrame) -> None:
+    ticks, place = {}, 0
+    for dtype, name in DTYPES.items():
+        bars = [(model, bar) for model in MODELS if len(bar := bar_of(rows, model, dtype))]
+        axis.text(place + (len(bars) - 1) / 2, 18.8, name, ha="center")
+        for model, bar in bars:
+            stack(axis, place, bar.bytes / bar.parameters, (bar.formula / bar.parameters).cumsum())
+            ticks[place] = f"{model}\n{bar.source.iloc[0]}"
+            place += 1
+        place += 0.6
+    axis.set_xticks(list(ticks), list(ticks.values()))
+    axis.set(ylabel="bytes / parameter", yticks=[0, 2, 4, 8, 12, 16, 18], ylim=(0, 20.5))
+    axis.grid(axis="x", visible=False)
+
+
+def gigabytes(axis, rows: pd.DataFrame, card_gib: int) -> None:
+    for place, model in enumerate(MODELS[2:]):
+        bar = bar_of(rows, model, "bfloat16")
+        stack(axis, place, bar.bytes / 10**9, pd.Series([bar.formula.sum() / 10**9]))
+    axis.axhline(card_gib * 2**30 / 10**9, color=style.VERMILION, linestyle="--", linewidth=0.9)
+    axis.text(
+        0, card_gib * 2**30 / 10**9 - 2, f"one card\n({card_gib} GiB)", color=style.VERMILION, va="top", ha="center"
+    )
+    axis.set_xticks([0, 1], [f"{model}\nrehearsed" for model in MODELS[2:]])
+    axis.set(ylabel="state / GB", ylim=(0, 118), xlim=(-0.6, 1.6))
+    axis.grid(axis="x", visible=False)
+
+
+def legend(fig) -> None:
+    squares = [Line2D([], [], marker="s", linestyle="none", color=colour) for _, colour in KINDS.values()]
+    theory = Line2D([], [], color=style.BLACK, linewidth=0.9)
+    names = [name for name, _ in KINDS.values()]
+    fig.legend([*squares, theory], [*names, "formula"], loc="outside lower center", ncols=6, columnspacing=1.2)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    sources = {"model_state": "counted", "model_state_rehearsed": "rehearsed"}
+    tables = [pd.read_csv(args.results / f"{name}.csv").assign(source=source) for name, source in sources.items()]
+    state = pd.concat(tables).drop_duplicates(["model", "gradients", "kind"])
+    card = pd.read_csv(args.results / "state_against_checkpoint.csv").card_gib.max()
+    style.save(draw(state[state.kind.isin(KINDS)], card), args.out)
