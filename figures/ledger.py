@@ -54,14 +54,16 @@ def per_parameter(axis, rows: pd.DataFrame) -> None:
 
 
 def gigabytes(axis, rows: pd.DataFrame, card_gib: int) -> None:
+    ticks = []
     for place, model in enumerate(MODELS[2:]):
         bar = bar_of(rows, model, "bfloat16")
         stack(axis, place, bar.bytes / 10**9, pd.Series([bar.formula.sum() / 10**9]))
+        ticks.append(f"{model}\n{bar.source.iloc[0]}")
     axis.axhline(card_gib * 2**30 / 10**9, color=style.VERMILION, linestyle="--", linewidth=0.9)
     axis.text(
         0, card_gib * 2**30 / 10**9 - 2, f"one card\n({card_gib} GiB)", color=style.VERMILION, va="top", ha="center"
     )
-    axis.set_xticks([0, 1], [f"{model}\nrehearsed" for model in MODELS[2:]])
+    axis.set_xticks([0, 1], ticks)
     axis.set(ylabel="state / GB", ylim=(0, 118), xlim=(-0.6, 1.6))
     axis.grid(axis="x", visible=False)
 
