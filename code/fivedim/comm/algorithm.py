@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from fivedim.comm import counter
-from fivedim.comm.collectives import kind
 from fivedim.comm.executor import Buffer, execute
 from fivedim.comm.schedule import Step
 from fivedim.errors import FAILED, UserError
@@ -68,8 +67,8 @@ class Algorithm:
         source = Buffer(self.has(rank, ranks, root), x.detach().contiguous().view(-1), sizes)
         target = Buffer(wanted, x.new_empty(sum(sizes[block] for block in wanted)), sizes)
         steps = self.schedule(rank, ranks, root) if self.rooted else self.schedule(rank, ranks)
-        counter.record(kind(self.collective, self.name, group, x, "handed"), 1, 0)
-        return execute(steps, source, target, sizes, group, self.collective, self.name)
+        counter.record(self.collective, self.name, group, x, "handed", 1, 0)
+        return execute(steps, source, target, group, self.collective, self.name)
 
     def _whole(self, x: Tensor, group: ProcessGroup, root: int = 0) -> Tensor:
         """For collectives of whole tensors: cut x's elements into the algorithm's blocks."""

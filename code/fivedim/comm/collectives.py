@@ -18,6 +18,8 @@ from fivedim.comm import counter
 from fivedim.errors import FAILED, UserError
 from fivedim.ledger import traffic
 
+Messages = Sequence[tuple[int, Tensor]]  # position in the group, contiguous tensor
+
 
 def broadcast(x: Tensor, group: ProcessGroup, src: int = 0) -> Tensor:
     """`src`'s x on every rank; elsewhere only x's shape and dtype count.
@@ -124,8 +126,8 @@ def barrier(group: ProcessGroup) -> None:
 
 
 def exchange(
-    sends: Sequence[tuple[int, Tensor]],
-    receives: Sequence[tuple[int, Tensor]],
+    sends: Messages,
+    receives: Messages,
     group: ProcessGroup,
     tag: int = 0,
     collective: str = "exchange",
@@ -137,14 +139,10 @@ def exchange(
     Messages between two ranks with one tag arrive in the order they were sent. Raises UserError when a partner stays
     silent for the group's timeout. Sends the tensors in `sends`; their bytes are counted as `handed`.
     """
-    if not sends and not receives:
-        return
-    works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.irecv, x, group=group, group_peer=peer, tag=tag) for peer, x in receives]
-        + [dist.P2POp(dist.isend, x, group=group, group_peer=peer, tag=tag) for peer, x in sends]
-    )
+    on_gpu = any(x.is_cuda for _, x in (*sends, *receives))
+    works = (_grouped if on_gpu else _posted)(sends, receives, group, tag)
     for _, x in sends:
-        counter.record(kind(collective, algorithm, group, x, "handed"), 0, x.nbytes)
+        counter.record(collective, algorithm, group, x, "handed", 0, x.nbytes)
     try:
         for work in works:
             work.wait()
@@ -155,6 +153,19 @@ def exchange(
             f"see what happened there ({error})",
             FAILED,
         ) from error
+
+
+def _posted(sends: Messages, receives: Messages, group: ProcessGroup, tag: int) -> list[dist.Work]:
+    """One after the other, none waiting: what isend and irecv call, without their checks, which cost as much again."""
+    works = [group.recv([x], peer, tag) for peer, x in receives]
+    return works + [group.send([x], peer, tag) for peer, x in sends]
+
+
+def _grouped(sends: Messages, receives: Messages, group: ProcessGroup, tag: int) -> list[dist.Work]:
+    """In one launch, as NCCL must have it: a receive that is launched alone would block the send behind it."""
+    operations = [dist.P2POp(dist.irecv, x, group=group, group_peer=peer, tag=tag) for peer, x in receives]
+    operations += [dist.P2POp(dist.isend, x, group=group, group_peer=peer, tag=tag) for peer, x in sends]
+    return dist.batch_isend_irecv(operations)
 
 
 def _all_reduce_max(x: Tensor, group: ProcessGroup) -> Tensor:
@@ -183,12 +194,7 @@ def _rows(x: Tensor, group: ProcessGroup, dealt: bool = True) -> int:
     return x.shape[0] // group.size()
 
 
-def kind(collective: str, algorithm: str, group: ProcessGroup, x: Tensor, source: str) -> counter.Kind:
-    """How a call on x is counted; the axis is the group's description."""
-    return counter.Kind(collective, algorithm, group.group_desc, str(x.dtype).removeprefix("torch."), source)
-
-
 def _record(collective: str, group: ProcessGroup, x: Tensor, size: int, *root: int) -> None:
     """Count one call that c10d carried out, its bytes by the formula of the bandwidth-optimal algorithm."""
     sent = traffic.OPTIMAL[collective](group.rank(), group.size(), size, *root)
-    counter.record(kind(collective, "c10d", group, x, "formula"), 1, sent * x.element_size())
+    counter.record(collective, "c10d", group, x, "formula", 1, sent * x.element_size())

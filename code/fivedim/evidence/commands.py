@@ -52,13 +52,15 @@ def claims(
 def tables(scale: Scale = "laptop") -> None:
     """Write the paper's tables and numbers: paper/generated/*.tex."""
     from fivedim.evidence import claims, latex, results, tables
+    from fivedim.lab import loc
 
     root = config.find_root()
     headlines, parts = (tables.read(results.folder(root, scale) / name) for name in ("claims.csv", "claims_parts.csv"))
     found = results.load_all(root, scale, claims.experiments(claims.read(root)))
     folder = root / "paper/generated"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in latex.documents(headlines, parts, scale, [each.provenance for each in found.values()]).items():
+    provenance = [each.provenance for each in found.values()]
+    for name, text in latex.documents(headlines, parts, scale, provenance, loc.sizes(root)).items():
         files.write(folder / name, text)
 
 

@@ -38,12 +38,18 @@ def number(cell: str, missing: str = "--") -> str:
     return rf"\num{{{rounded(cell)}}}" if cell else missing
 
 
-def documents(headlines: list[Row], parts: list[Row], scale: str, provenance: list[dict[str, Any]]) -> dict[str, str]:
-    """Every generated file by name. `headlines` and `parts` are the rows of claims.csv and claims_parts.csv."""
+def documents(
+    headlines: list[Row], parts: list[Row], scale: str, provenance: list[dict[str, Any]], sizes: list[dict[str, Any]]
+) -> dict[str, str]:
+    """Every generated file by name.
+
+    `headlines` and `parts` are the rows of claims.csv and claims_parts.csv, `provenance` the results' JSON files,
+    `sizes` the rows of lab.loc.sizes.
+    """
     by_article = groupby(headlines, key=lambda row: row["article"])
     files = {f"claims_a{int(article):02}": claims(list(rows)) for article, rows in by_article}
     files |= {"parts": parts_table(parts), "summary": summary(headlines), "numbers": numbers(headlines, parts)}
-    files["provenance"] = provenance_table(scale, provenance)
+    files |= {"provenance": provenance_table(scale, provenance), "loc": sizes_table(sizes)}
     return {f"{name}.tex": HEADER.format(scale=scale) + text for name, text in files.items()}
 
 
@@ -136,3 +142,19 @@ def provenance_table(scale: str, records: list[dict[str, Any]]) -> str:
             facts.setdefault(name, {})[", ".join(value) if isinstance(value, list) else str(value)] = None
     body = "\n".join(line(escape(key), escape(", ".join(values))) for key, values in facts.items())
     return tabular("tabular", rf"l{RAGGED}p{{0.65\linewidth}}", (), body)
+
+
+def sizes_table(sizes: list[dict[str, Any]]) -> str:
+    """Our code lines a room, and the published sizes of those that are a technique."""
+    ours = {True: [], False: []}
+    for row in sizes:
+        published = [
+            f"{number(row[size])} ({escape(row[f'{size}_source'])})" if row[size] else "--"
+            for size in ("smallest", "large")
+        ]
+        named = f"{row['room']}, {row['technique']}" if row["technique"] else row["room"]
+        ours[bool(row["technique"])].append(
+            line(escape(named), number(str(row["lines"])), number(row["budget"]), *published)
+        )
+    body = "\n".join([*ours[True], r"\midrule", *ours[False]])
+    return tabular("tabular", "lrrll", ("Room", "Ours", "Budget", "Smallest credible", "In production"), body)
