@@ -1,8 +1,5 @@
 """The memory ledger: live bytes of model state by kind, counted, on the formula's 2+2+4+4+4 and 2+4+4+4+4."""
 
-import argparse
-from pathlib import Path
-
 import pandas as pd
 from matplotlib.lines import Line2D
 
@@ -19,12 +16,14 @@ MODELS = ["tiny", "124M", "774M", "7B"]
 DTYPES = {"bfloat16": "gradients in bf16", "float32": "gradients summed in fp32"}
 
 
-def draw(rows: pd.DataFrame, card_gib: int):
+def draw(counted: pd.DataFrame, rehearsed: pd.DataFrame, against_card: pd.DataFrame):
     """Left: bytes a parameter at every size, 16 and 18. Right: gigabytes against one card."""
     fig = style.figure("page", height=2.6)
     left, right = fig.subplots(1, 2, width_ratios=[3.4, 1])
+    rows = pd.concat([counted.assign(source="counted"), rehearsed.assign(source="rehearsed")])
+    rows = rows[rows.kind.isin(KINDS)].drop_duplicates(["model", "gradients", "kind"])
     per_parameter(left, rows)
-    gigabytes(right, rows, card_gib)
+    gigabytes(right, rows, against_card.card_gib.max())
     legend(fig)
     return fig
 
@@ -59,10 +58,9 @@ def gigabytes(axis, rows: pd.DataFrame, card_gib: int) -> None:
         bar = bar_of(rows, model, "bfloat16")
         stack(axis, place, bar.bytes / 10**9, pd.Series([bar.formula.sum() / 10**9]))
         ticks.append(f"{model}\n{bar.source.iloc[0]}")
-    axis.axhline(card_gib * 2**30 / 10**9, color=style.VERMILION, linestyle="--", linewidth=0.9)
-    axis.text(
-        0, card_gib * 2**30 / 10**9 - 2, f"one card\n({card_gib} GiB)", color=style.VERMILION, va="top", ha="center"
-    )
+    card = card_gib * 2**30 / 10**9
+    axis.axhline(card, color=style.VERMILION, linestyle="--", linewidth=0.9)
+    axis.text(0, card - 2, f"one card\n({card_gib} GiB)", color=style.VERMILION, va="top", ha="center")
     axis.set_xticks([0, 1], ticks)
     axis.set(ylabel="state / GB", ylim=(0, 118), xlim=(-0.6, 1.6))
     axis.grid(axis="x", visible=False)
@@ -76,12 +74,4 @@ def legend(fig) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    sources = {"model_state": "counted", "model_state_rehearsed": "rehearsed"}
-    tables = [pd.read_csv(args.results / f"{name}.csv").assign(source=source) for name, source in sources.items()]
-    state = pd.concat(tables).drop_duplicates(["model", "gradients", "kind"])
-    card = pd.read_csv(args.results / "state_against_checkpoint.csv").card_gib.max()
-    style.save(draw(state[state.kind.isin(KINDS)], card), args.out)
+    style.main(__doc__, draw, "model_state", "model_state_rehearsed", "state_against_checkpoint")
