@@ -7,7 +7,7 @@ from them is `ancient`: an edit by hand is not built upon, `fivedim verify` name
 from fivedim.evidence.pipeline import plan
 
 FIGURES = {  # figure: the experiments whose rows it draws
-    "ledger": ["model_state"],
+    "ledger": ["model_state", "model_state_rehearsed", "state_against_checkpoint"],
     "ring_steps": ["ring_schedule"],
     "volumes": ["collective_volumes"],
     "reported_curves": ["alpha_beta_fit"],

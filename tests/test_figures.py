@@ -86,3 +86,24 @@ def test_volumes_draws_what_was_counted_and_not_the_formula(tmp_path):
     counted = {value for line in fig.axes[-1].lines if line.get_marker() == "X" for value in line.get_ydata()}
     assert 5.5 in counted
     assert 7 not in counted
+
+
+def test_ledger_draws_what_was_counted_and_marks_the_formula(tmp_path):
+    kinds = {"parameters": 2, "gradients": 2, "master": 4, "exp_avg": 4, "exp_avg_sq": 5}  # not the formula's 4
+    row = {"gradients": "bfloat16", "dtype": "any", "parameters": 10}
+    rows = {
+        model: pd.DataFrame(
+            row | {"model": model, "kind": kind, "bytes": 10 * size, "formula": 10 * min(size, 4)}
+            for kind, size in kinds.items()
+        )
+        for model in ("tiny", "774M", "7B")
+    }
+    card = pd.DataFrame([{"card_gib": 96}])
+    draw = runpy.run_path(str(ROOT / "figures/ledger.py"))["draw"]
+    fig = draw(rows["tiny"], pd.concat([rows["774M"], rows["7B"]]), card)
+    style.save(fig, tmp_path / "ledger.pdf")
+    left = fig.axes[0]
+    assert [bar.get_height() for bar in left.patches] == 3 * list(kinds.values())
+    marks = [segment[0][1] for segment in left.collections[0].get_segments()]
+    assert marks == [2, 4, 8, 12, 16]
+    assert [tick.get_text() for tick in left.get_xticklabels()] == ["tiny\ncounted", "774M\nrehearsed", "7B\nrehearsed"]
