@@ -64,8 +64,8 @@ make_venv() { # a new .venv where there is none that runs, or where it was made 
   made_in=$(head -1 .venv/folder 2> /dev/null || echo "$PWD")
   if ! .venv/bin/python -c "" 2> /dev/null || [ "$made_in" != "$PWD" ]; then
     "$1" -m venv --clear .venv
-    echo "$PWD" > .venv/folder
   fi
+  echo "$PWD" > .venv/folder
 }
 
 install_python() { # bring .venv to the lock, where the lock or the package's metadata changed since

@@ -115,3 +115,11 @@ def test_every_make_target_that_the_readme_names_exists():
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"paper", "test"} <= named <= targets
+
+
+def test_the_cluster_profile_differs_from_the_default_one_only_in_where_jobs_run():
+    default, cluster = (
+        yaml.safe_load((ROOT / path).read_text()) for path in ("profiles/default/config.v9+.yaml", "slurm/profile.yaml")
+    )
+    differing = {key for key in default.keys() | cluster.keys() if default.get(key) != cluster.get(key)}
+    assert differing == {"configfile", "cores", "resources", "default-resources"}
