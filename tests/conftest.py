@@ -55,9 +55,8 @@ class Project:
     def end(self) -> None:
         """End launchers that a failed test left waiting; they end their jobs."""
         for process in self.started:
-            if process.poll() is None:
+            with process:
                 process.terminate()
-                process.communicate(timeout=60)
 
     def run(self, name: str, *arguments: str, **options) -> tuple[int, str]:
         """Run `fivedim run NAME --scale smoke ARGUMENTS`: the exit status and stderr."""
