@@ -123,10 +123,11 @@ def _train(name: str, gradients: str, cfg: StepsConfig):
         optimizer = MixedPrecision(model.parameters(), adamw, accumulate=getattr(torch, gradients))
         for batches in data:
             train.step(model, optimizer, [(tokens[:, :-1], tokens[:, 1:]) for tokens in batches])
+        live.label("data", [data])  # all steps' tokens at once are the experiment's, not the step's
         live.label("buffers", model.buffers())
         for kind, tensors in optimizer.tensors().items():
             live.label(kind, tensors)
-    return model, live.resident()
+    return model, {key: nbytes for key, nbytes in live.resident().items() if key[0] != "data"}
 
 
 def _state_rows(name: str, gradients: str, cfg: StepsConfig) -> list[dict]:
