@@ -13,7 +13,7 @@ import pytest
 from tests.slurm.conftest import ROOT
 
 TOOLS = Path(sys.executable).parent
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def snakemake(root: Path, *arguments: str, **variables: str) -> None:
