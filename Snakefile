@@ -1,9 +1,13 @@
-"""The map: experiments -> claims -> tables, numbers, figures -> paper/paper.pdf. `snakemake` builds it all; see profiles/default."""
+"""The map: experiments -> claims -> tables, numbers, figures -> paper/paper.pdf. Plain `snakemake` builds it all.
+
+A job runs again when its key changes (the hash of all that its output follows from) or a result does. What was built
+from them is `ancient`: an edit by hand is not built upon, `fivedim verify` names it.
+"""
 
 from fivedim.evidence.pipeline import plan
 
 FIGURES = {  # figure: the experiments whose rows it draws
-    "ledger": ["model_state"],
+    "ledger": ["model_state", "model_state_rehearsed", "state_against_checkpoint"],
     "ring_steps": ["ring_schedule"],
     "volumes": ["collective_volumes"],
     "reported_curves": ["alpha_beta_fit"],
@@ -15,9 +19,11 @@ SCALE = config.setdefault("scale", "laptop")
 EXECUTOR = config.setdefault("executor", "local")
 PLAN = plan(SCALE, FIGURES)
 RESULTS = f"results/{SCALE}"
+ROWS = expand(f"{RESULTS}/{{experiment}}.{{kind}}", experiment=PLAN.specs, kind=["csv", "json"])
 EVIDENCE = ["configs/claims.yaml", "code/fivedim/evidence/*.py"]
+SIZES = ["configs/reported/sizes.csv", "code/fivedim/**/*.py"]  # what the table of code sizes counts
 TEXT = ["paper/*.tex", "paper/sections/*.tex", "paper/references.bib", "paper/latexmkrc"]
-DRAWN = ["figures/*.py", "code/fivedim/evidence/style.py"]
+DRAWN = ["figures/*.py", "code/fivedim/evidence/style.py", "code/fivedim/ledger/*.py"]
 
 
 container: "docker://python:3.11"  # for `--sdm apptainer`; without it the active environment is used
@@ -41,15 +47,15 @@ rule experiment:
         json=f"{RESULTS}/{{experiment}}.json",
     log:
         f"{RESULTS}/log/{{experiment}}.txt",
-    params:
-        key=lambda wildcards: PLAN.specs[wildcards.experiment].key,
-        title=lambda wildcards: PLAN.titles[wildcards.experiment],
-        scale=SCALE,
     threads: 1
     resources:
         slurm_jobs=1,
         executor=EXECUTOR,  # where a job runs is no parameter: changing it re-runs nothing
         machine=lambda wildcards: 100 if PLAN.specs[wildcards.experiment].timing else 1,  # 100: alone
+    params:
+        key=lambda wildcards: PLAN.specs[wildcards.experiment].key,
+        title=lambda wildcards: PLAN.titles[wildcards.experiment],
+        scale=SCALE,
     message:
         "{wildcards.experiment}: {params.title}"
     shell:
@@ -58,7 +64,7 @@ rule experiment:
 
 rule claims:
     input:
-        expand(f"{RESULTS}/{{experiment}}.{{kind}}", experiment=PLAN.specs, kind=["csv", "json"]),
+        ROWS,
     output:
         report(f"{RESULTS}/claims.csv", caption="paper/report/claims.rst", category="Claims"),
         f"{RESULTS}/claims_parts.csv",
@@ -75,13 +81,14 @@ rule claims:
 
 rule tables:
     input:
-        rules.claims.output,
+        ROWS,
+        built=ancient(rules.claims.output),
     output:
         PLAN.generated,
     log:
         f"{RESULTS}/log/tables.txt",
     params:
-        key=PLAN.key(PLAN.specs, *EVIDENCE),
+        key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES),
         scale=SCALE,
     message:
         "tables: the paper's tables and numbers"
@@ -108,14 +115,14 @@ rule figure:
 
 rule paper:
     input:
-        rules.tables.output,
-        expand(rules.figure.output.pdf, name=FIGURES),
+        ROWS,
+        built=ancient([*rules.tables.output, *expand(rules.figure.output.pdf, name=FIGURES)]),
     output:
         "paper/paper.pdf",
     log:
         f"{RESULTS}/log/paper.txt",
     params:
-        key=PLAN.key(PLAN.specs, *EVIDENCE, *DRAWN, *TEXT),
+        key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES, *DRAWN, *TEXT),
     message:
         "paper: {output}"
     shell:
@@ -124,11 +131,9 @@ rule paper:
 
 rule manifest:
     input:
-        rules.claims.input,
-        rules.claims.output,
-        rules.tables.output,
-        expand(rules.figure.output, name=FIGURES),
-        rules.paper.output,
+        ROWS,
+        built=ancient([*rules.claims.output, *rules.tables.output, *expand(rules.figure.output, name=FIGURES)]),
+        paper=ancient(rules.paper.output),
     output:
         f"{RESULTS}/manifest.json",
     log:

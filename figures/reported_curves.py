@@ -1,8 +1,5 @@
 """Reported time and bus bandwidth of NCCL's collectives against size, with the alpha-beta fit of each curve."""
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
@@ -58,8 +55,4 @@ def finish(axes):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    style.save(draw(pd.read_csv(args.results / "alpha_beta_fit.csv")), args.out)
+    style.main(__doc__, draw, "alpha_beta_fit")

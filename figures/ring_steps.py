@@ -1,8 +1,5 @@
 """Ring all-reduce, round by round, drawn from the algorithm's own steps: whose contributions each rank holds."""
 
-import argparse
-from pathlib import Path
-
 import pandas as pd
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
@@ -15,6 +12,7 @@ PHASES = {"reduce": "reduce-scatter", "copy": "all-gather"}
 
 def draw(rows: pd.DataFrame):
     """One panel a round, reduce-scatter above all-gather: columns are ranks, rows chunks, stripes whose data is in."""
+    rows = rows.fillna({"action": ""})
     n, last = rows["rank"].nunique(), rows["round"].max()
     fig = style.figure("page", height=3.5)
     axes = fig.subplots(2, 1 + last // 2)
@@ -71,9 +69,4 @@ def key(panel, n):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    table = pd.read_csv(args.results / "ring_schedule.csv", keep_default_na=False, dtype={"contributions": str})
-    style.save(draw(table), args.out)
+    style.main(__doc__, draw, "ring_schedule")

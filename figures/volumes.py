@@ -1,8 +1,5 @@
 """Bytes handed to send against N, every collective and algorithm: counted points on the ledger's formula."""
 
-import argparse
-from pathlib import Path
-
 import pandas as pd
 from matplotlib.lines import Line2D
 
@@ -60,8 +57,4 @@ def legend(fig):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    style.save(draw(pd.read_csv(args.results / "collective_volumes.csv")), args.out)
+    style.main(__doc__, draw, "collective_volumes")

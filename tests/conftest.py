@@ -1,19 +1,21 @@
 """What every test may use: a project of its own, under a temporary root."""
 
 import contextlib
-import io
 import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import hypothesis
 import psutil
 import pytest
 import yaml
 
-from fivedim import cli
+from fivedim.errors import UserError
+from fivedim.lab.launch import launch
 
 IMPORTS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "code")]
 
@@ -33,7 +35,7 @@ class Project:
     """A temporary project root: its own Snakefile, configs, runs and results."""
 
     def __init__(self, root: Path):
-        self.root = root
+        self.root, self.started = root, []
         (root / "configs/scales").mkdir(parents=True)
         (root / "Snakefile").touch()
         self.write("configs/experiments.yaml", {})
@@ -50,7 +52,7 @@ class Project:
 
     def start(self, *arguments: str, **options) -> subprocess.Popen:
         """Start `fivedim ARGUMENTS` in the root, in a session of its own."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "fivedim.cli", *arguments],
             cwd=self.root,
             stderr=subprocess.PIPE,
@@ -59,19 +61,30 @@ class Project:
             start_new_session=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(IMPORTS)} | options,
         )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End launchers that a failed test left waiting; they end their jobs."""
+        for process in self.started:
+            with process:
+                process.terminate()
 
     def run(self, name: str, *arguments: str, **options) -> tuple[int, str]:
         """Run `fivedim run NAME --scale smoke ARGUMENTS`: the exit status and stderr."""
         process = self.start("run", name, "--scale", "smoke", *arguments, **options)
-        errors = process.communicate(timeout=100)[1]
+        errors = process.communicate(timeout=250)[1]
         return process.returncode, errors
 
     def run_inline(self, name: str) -> tuple[int, str]:
-        """The same with `--executor inline`, in this process."""
-        errors = io.StringIO()
-        with contextlib.chdir(self.root), contextlib.redirect_stderr(errors):
-            status = cli.status_of(["run", name, "--scale", "smoke", "--executor", "inline"])
-        return status, errors.getvalue()
+        """The same with `--executor inline`, in this process: the exit status and what was said."""
+        said: list[str] = []
+        with contextlib.chdir(self.root), mock.patch("fivedim.lab.runs.say", said.append):
+            try:
+                launch(self.root, name, "smoke", "inline")
+            except UserError as error:
+                return error.code, f"{error}\n"
+        return 0, "".join(f"{line}\n" for line in said)
 
     def results(self) -> list[str]:
         """The published files."""
@@ -85,6 +98,8 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path: Path) -> Iterator[Project]:
     """An empty project under a path with a space, a quote and an umlaut in it (F33: every launch is such a test)."""
-    return Project(tmp_path / "it's a tést")
+    found = Project(tmp_path / "it's a tést")
+    yield found
+    found.end()

@@ -1,8 +1,16 @@
-"""The figures: the look's own promises."""
+"""The figures: the look's own promises, and each script on the rows of its experiment (warnings are errors)."""
 
+import runpy
+from pathlib import Path
+
+import pandas as pd
 import pytest
+from matplotlib.patches import FancyArrowPatch
 
+from fivedim.articles import a02_allreduce as a02
 from fivedim.evidence import style
+
+ROOT = Path(__file__).parents[1]
 
 
 def draw(out, values):
@@ -31,3 +39,71 @@ def test_fonts_are_embedded_as_truetype(tmp_path):
 def test_a_width_that_the_paper_does_not_have_is_refused():
     with pytest.raises(KeyError, match="poster"):
         style.figure("poster")
+
+
+def figure_of(name, rows, out):
+    """Run a figure's own drawing on rows; returns the figure, saved to `out`."""
+    fig = runpy.run_path(str(ROOT / f"figures/{name}.py"))["draw"](pd.DataFrame(rows))
+    style.save(fig, out)
+    return fig
+
+
+def test_ring_steps_draws_an_arrow_for_every_message(tmp_path):
+    rows = a02.ring_schedule(a02.RingScheduleConfig(group_size=4))
+    fig = figure_of("ring_steps", rows, tmp_path / "ring_steps.pdf")
+    received = [row for row in rows if row["action"]]
+    closing = [row for row in received if row["rank"] < row["received_from"]]  # drawn in two halves
+    arrows = [patch for axis in fig.axes for patch in axis.patches if isinstance(patch, FancyArrowPatch)]
+    assert len(arrows) == len(received) + len(closing) == 24 + 6
+    assert [axis.get_title() for axis in fig.axes][:2] == ["start", "reduce-scatter, round 1"]
+
+
+def test_a_script_reads_the_results_of_a_scale_and_writes_pdf_and_png(tmp_path, monkeypatch):
+    rows = a02.ring_schedule(a02.RingScheduleConfig(group_size=3))
+    figure_of("ring_steps", rows, tmp_path / "expected.pdf")
+    pd.DataFrame(rows).to_csv(tmp_path / "ring_schedule.csv", index=False)
+    out = tmp_path / "new/ring_steps.pdf"
+    monkeypatch.setattr("sys.argv", ["ring_steps.py", "--results", str(tmp_path), "--out", str(out)])
+    runpy.run_path(str(ROOT / "figures/ring_steps.py"), run_name="__main__")
+    assert out.read_bytes() == (tmp_path / "expected.pdf").read_bytes()
+    assert out.with_suffix(".png").is_file()
+
+
+def test_reported_curves_draws_every_reported_point(tmp_path):
+    rows = a02.alpha_beta_fit(a02.AlphaBetaFitConfig())
+    fig = figure_of("reported_curves", rows, tmp_path / "reported_curves.pdf")
+    drawn = [line for axis in fig.axes for line in axis.lines if line.get_linestyle() == "None"]
+    assert sum(len(line.get_xdata()) for line in drawn) == 2 * 3 * 6 * 6
+    assert "reported" in fig.axes[0].get_ylabel()
+
+
+def test_volumes_draws_what_was_counted_and_not_the_formula(tmp_path):
+    rows = a02.allreduce_bound(a02.AllreduceBoundConfig(group_sizes=tuple(range(1, 9)), size=840))
+    elsewhere = ("broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")
+    others = [rows[0] | {"collective": name, "algorithm": "ring"} for name in elsewhere]
+    rows[-1] |= {"algorithm": "rooted", "busiest": 5.5}
+    fig = figure_of("volumes", rows + others, tmp_path / "volumes.pdf")
+    counted = {value for line in fig.axes[-1].lines if line.get_marker() == "X" for value in line.get_ydata()}
+    assert 5.5 in counted
+    assert 7 not in counted
+
+
+def test_ledger_draws_what_was_counted_and_marks_the_formula(tmp_path):
+    kinds = {"parameters": 2, "gradients": 2, "master": 4, "exp_avg": 4, "exp_avg_sq": 5}  # not the formula's 4
+    row = {"gradients": "bfloat16", "dtype": "any", "parameters": 10}
+    rows = {
+        model: pd.DataFrame(
+            row | {"model": model, "kind": kind, "bytes": 10 * size, "formula": 10 * min(size, 4)}
+            for kind, size in kinds.items()
+        )
+        for model in ("tiny", "774M", "7B")
+    }
+    card = pd.DataFrame([{"card_gib": 96}])
+    draw = runpy.run_path(str(ROOT / "figures/ledger.py"))["draw"]
+    fig = draw(rows["tiny"], pd.concat([rows["774M"], rows["7B"]]), card)
+    style.save(fig, tmp_path / "ledger.pdf")
+    left = fig.axes[0]
+    assert [bar.get_height() for bar in left.patches] == 3 * list(kinds.values())
+    marks = [segment[0][1] for segment in left.collections[0].get_segments()]
+    assert marks == [2, 4, 8, 12, 16]
+    assert [tick.get_text() for tick in left.get_xticklabels()] == ["tiny\ncounted", "774M\nrehearsed", "7B\nrehearsed"]

@@ -3,7 +3,6 @@
 import sys
 from typing import Annotated, Literal
 
-import click
 import typer
 
 from fivedim.errors import USAGE, UserError
@@ -61,8 +60,8 @@ def status_of(arguments: list[str]) -> int:
     """The exit status of a command line."""
     try:
         return app(arguments, standalone_mode=False) or 0
-    except click.ClickException as error:
-        return complain(error.format_message(), USAGE)
+    except typer.TyperException as error:
+        return complain(str(error), USAGE)
     except UserError as error:
         return complain(str(error), error.code)
     except CancelledError as error:

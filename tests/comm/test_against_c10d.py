@@ -72,6 +72,36 @@ def test_equals_c10d_inside_subgroups_without_rank_0():
     assert ranks.run(on_subgroups, 6) == [False, True, True, True, True, True]
 
 
+OUT = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all")
+
+
+def given_out():
+    """A result lands in `out`, or in x itself where that can be; the same bits as without."""
+    group = dist.group.WORLD
+    rank, size = group.rank(), group.size()
+    for algorithm in comm.ALGORITHMS:
+        if algorithm.collective in OUT:
+            x = cases.whole_numbers(rank, (3 * size, 2), torch.float32)
+            before, wanted = x.clone(), algorithm(x, group)
+            out = torch.full_like(wanted, 99)
+            assert algorithm(x, group, out=out).data_ptr() == out.data_ptr(), algorithm.name
+            assert torch.equal(out, wanted), algorithm.name
+            assert torch.equal(x, before), algorithm.name
+            if algorithm.collective in OUT[:2]:
+                assert torch.equal(algorithm(x, group, out=x), wanted), f"{algorithm.name}: in place"
+                assert torch.equal(x, wanted), algorithm.name
+            else:
+                with pytest.raises(UserError, match="out must be another tensor"):
+                    algorithm(x, group, out=x)
+            with pytest.raises(UserError, match="out must be another tensor"):
+                algorithm(x, group, out=out[1:])
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_out_is_written_and_in_place_is_the_same(count):
+    ranks.run(given_out, count)
+
+
 def rounded(group):
     """Random floats: within the rounding of N-1 additions, whatever their order."""
     rank, size = group.rank(), group.size()

@@ -12,14 +12,14 @@ from fivedim.ledger import traffic
 
 
 def watch(monkeypatch):
-    """Count independently of comm: the bytes of every send in a batch that reaches torch.distributed."""
-    seen, batch = [0], dist.batch_isend_irecv
+    """Count independently of comm: the bytes of every tensor that reaches the group's own send."""
+    seen, send = [0], dist.ProcessGroup.send
 
-    def counting(operations):
-        seen[0] += sum(op.tensor.numel() * op.tensor.element_size() for op in operations if op.op is dist.isend)
-        return batch(operations)
+    def counting(group, tensors, *where):
+        seen[0] += sum(x.numel() * x.element_size() for x in tensors)
+        return send(group, tensors, *where)
 
-    monkeypatch.setattr(dist, "batch_isend_irecv", counting)
+    monkeypatch.setattr(dist.ProcessGroup, "send", counting)
     return seen
 
 

@@ -31,6 +31,10 @@ def claim(headline=None, parts=(), **more):
 def write(root: Path, claims: list, rows: list = ROWS, scale: str = "smoke") -> Path:
     (root / "configs/scales").mkdir(parents=True, exist_ok=True)
     (root / "Snakefile").touch()
+    (root / "configs/reported").mkdir(exist_ok=True)
+    (root / "configs/reported/sizes.csv").write_text(
+        "technique,room,smallest,smallest_source,large,large_source,budget\n"
+    )
     volumes = {"module": "a02_allreduce", "title": "Volumes", "instrument": "meter", "rooms": []}
     (root / "configs/experiments.yaml").write_text(yaml.safe_dump({"volumes": volumes}))
     (root / "configs/claims.yaml").write_text(yaml.safe_dump(claims))

@@ -61,6 +61,8 @@ A ring sends \result{2.2/exact/value} times $S$.
 \input{generated/parts}
 
 \input{generated/summary}
+
+\input{generated/loc}
 \end{document}
 """
 
@@ -96,6 +98,7 @@ def build(root: Path) -> Path:
     """Lay the project out at `root`."""
     shutil.copytree(HERE / "code/fivedim", root / "code/fivedim", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(HERE / "profiles", root / "profiles")
+    shutil.copytree(HERE / "configs/reported", root / "configs/reported")
     shutil.copytree(HERE / "paper/report", root / "paper/report")
     snakefile = (HERE / "Snakefile").read_text()
     toy, found = re.subn(

@@ -31,8 +31,8 @@ class ModelStateConfig(StepsConfig):
 def model_state(cfg: ModelStateConfig) -> list[dict]:
     """Live bytes by kind and dtype after real steps of the trainer, the gradients still alive.
 
-    Rows: model, gradients, kind, dtype, bytes, formula (the ledger's bytes), parameters, per_parameter. `activations`
-    is what is alive and neither state nor buffer. Sends nothing.
+    Rows: model, gradients, kind, dtype, bytes, formula (the ledger's bytes), miss (their difference), parameters,
+    per_parameter. `activations` is what is alive and neither state nor buffer. Sends nothing.
     """
     return [row for case in cfg.cases for row in _state_rows(*case, cfg)]
 
@@ -123,10 +123,11 @@ def _train(name: str, gradients: str, cfg: StepsConfig):
         optimizer = MixedPrecision(model.parameters(), adamw, accumulate=getattr(torch, gradients))
         for batches in data:
             train.step(model, optimizer, [(tokens[:, :-1], tokens[:, 1:]) for tokens in batches])
+        live.label("data", [data])  # all steps' tokens at once are the experiment's, not the step's
         live.label("buffers", model.buffers())
         for kind, tensors in optimizer.tensors().items():
             live.label(kind, tensors)
-    return model, live.resident()
+    return model, {key: nbytes for key, nbytes in live.resident().items() if key[0] != "data"}
 
 
 def _state_rows(name: str, gradients: str, cfg: StepsConfig) -> list[dict]:
@@ -140,7 +141,7 @@ def _state_rows(name: str, gradients: str, cfg: StepsConfig) -> list[dict]:
     missing = formula.keys() - {kind for kind, _ in found}
     return [
         {"model": name, "gradients": gradients, "kind": kind, "dtype": dtype, "bytes": nbytes,
-         "formula": formula[kind], "parameters": count, "per_parameter": nbytes / count}
+         "formula": formula[kind], "miss": nbytes - formula[kind], "parameters": count, "per_parameter": nbytes / count}
         for (kind, dtype), nbytes in [*found.items(), *(((kind, "none"), 0) for kind in sorted(missing))]
     ]  # fmt: skip
 

@@ -125,11 +125,13 @@ def allreduce_bound(cfg: AllreduceBoundConfig) -> list[dict]:
     Rows are those of `collective_volumes`. Sends nothing: the group is fake, one process plays each rank in turn.
     """
     from fivedim import comm
+    from fivedim.lab import progress
     from fivedim.lab.rehearsal import fake_group
 
     algorithms = [algorithm for algorithm in comm.ALGORITHMS if algorithm.collective == "all_reduce"]
     rows = []
-    for n in cfg.group_sizes:
+    for done, n in enumerate(cfg.group_sizes):
+        progress.step(done, len(cfg.group_sizes), f"N = {n}")
         handed = []
         for rank in range(n):
             with fake_group(n, rank) as group:

@@ -55,10 +55,13 @@ def collectives_match(cfg: CollectivesMatchConfig) -> list[dict]:
     import torch.distributed as dist
 
     from fivedim import comm, mesh
+    from fivedim.lab import progress
 
     ranks = range(dist.get_world_size())
+    subgroups = [*(ranks[:n] for n in ranks[1:]), ranks, *(ranks[n:] for n in ranks[1:])]
     found: dict[tuple, list[float]] = {}
-    for members in [*(ranks[:n] for n in ranks[1:]), ranks, *(ranks[n:] for n in ranks[1:])]:
+    for done, members in enumerate(subgroups):
+        progress.step(done, len(subgroups), f"ranks {members[0]} to {members[-1]}")
         group = mesh.subgroups([list(members)], "subgroup")
         for algorithm in comm.ALGORITHMS:
             tried = found.setdefault((algorithm.collective, algorithm.name, len(members)), [])

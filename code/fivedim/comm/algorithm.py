@@ -1,9 +1,9 @@
 """What each collective means: which blocks a rank has, which it wants, and how tensors are cut into them.
 
 Decorating a schedule makes it an Algorithm: `ring.all_reduce(x, group)` runs it, `ring.all_reduce.schedule(rank,
-ranks)` is the data, and `ring.all_reduce.has/wants` say what it must achieve. Arguments and results are those of comm's
-plain collectives, but for any number of rows: part i of `rows` over N ranks has `rows // N` of them, the first `rows %
-N` parts one more.
+ranks)` is the data, and `ring.all_reduce.has/wants` say what it must achieve. `out`, contiguous, is written where it is
+given; all-reduce and broadcast take x itself. Arguments and results are those of comm's plain collectives, but
+for any number of rows: part i of `rows` over N ranks has `rows // N` of them, the first `rows % N` parts one more.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from fivedim.comm import counter
-from fivedim.comm.collectives import kind
 from fivedim.comm.executor import Buffer, execute
 from fivedim.comm.schedule import Step
 from fivedim.errors import FAILED, UserError
@@ -61,27 +60,30 @@ class Algorithm:
         """The blocks that a rank must end with: all of them, unless a subclass says otherwise."""
         return range(self.blocks(ranks))
 
-    def _run(self, x: Tensor, group: ProcessGroup, sizes: list[int], root: int = 0) -> Tensor:
+    def _run(self, x: Tensor, group: ProcessGroup, sizes: list[int], root: int, out: Tensor | None) -> Tensor:
         """Execute this rank's part; returns the wanted blocks, flat."""
         rank, ranks = group.rank(), group.size()
         wanted = self.wants(rank, ranks, root)
-        source = Buffer(self.has(rank, ranks, root), x.detach().contiguous().view(-1), sizes)
-        target = Buffer(wanted, x.new_empty(sum(sizes[block] for block in wanted)), sizes)
+        has, elements = self.has(rank, ranks, root), sum(sizes[block] for block in wanted)
+        in_place = out is x and has == wanted
+        if out is not None and (out.numel() != elements or out.dtype != x.dtype or (out is x and has and not in_place)):
+            raise UserError(f"{self.collective}: out must be another tensor of {elements} {x.dtype}", FAILED)
+        target = Buffer(wanted, x.new_empty(elements) if out is None else out.detach().view(-1), sizes)
+        source = target if in_place else Buffer(has, x.detach().contiguous().view(-1), sizes)
         steps = self.schedule(rank, ranks, root) if self.rooted else self.schedule(rank, ranks)
-        counter.record(kind(self.collective, self.name, group, x, "handed"), 1, 0)
-        return execute(steps, source, target, sizes, group, self.collective, self.name)
+        counter.record(self.collective, self.name, group, x, "handed", 1, 0)
+        return execute(steps, source, target, group, self.collective, self.name)
 
-    def _whole(self, x: Tensor, group: ProcessGroup, root: int = 0) -> Tensor:
+    def _whole(self, x: Tensor, group: ProcessGroup, root: int = 0, out: Tensor | None = None) -> Tensor:
         """For collectives of whole tensors: cut x's elements into the algorithm's blocks."""
-        return self._run(x, group, split(x.numel(), self.blocks(group.size())), root)
+        return self._run(x, group, split(x.numel(), self.blocks(group.size())), root, out)
 
-    def _rows(self, x: Tensor, group: ProcessGroup, rows: int, root: int = 0) -> Tensor:
+    def _rows(self, x: Tensor, group: ProcessGroup, rows: int, root: int = 0, out: Tensor | None = None) -> Tensor:
         """For collectives that deal out rows: cut `rows` rows like x's over the ranks."""
-        width, parts = prod(x.shape[1:]), split(rows, group.size())
-        out = self._run(x, group, [part * width for part in self._sizes(parts)], root)
-        return out.view(
-            sum(self._sizes(parts)[block] for block in self.wants(group.rank(), group.size(), root)), *x.shape[1:]
-        )
+        width, parts = prod(x.shape[1:]), self._sizes(split(rows, group.size()))
+        flat = self._run(x, group, [part * width for part in parts], root, out)
+        wanted = self.wants(group.rank(), group.size(), root)
+        return flat.view(sum(parts[block] for block in wanted), *x.shape[1:])
 
     def _sizes(self, parts: list[int]) -> list[int]:
         """Rows of every block, where the parts of one tensor have these."""
@@ -93,8 +95,8 @@ class AllReduce(Algorithm):
 
     collective = "all_reduce"
 
-    def __call__(self, x: Tensor, group: ProcessGroup) -> Tensor:
-        return self._whole(x, group).view(x.shape)
+    def __call__(self, x: Tensor, group: ProcessGroup, out: Tensor | None = None) -> Tensor:
+        return self._whole(x, group, 0, out).view(x.shape)
 
 
 class Broadcast(Algorithm):
@@ -105,8 +107,8 @@ class Broadcast(Algorithm):
     def has(self, rank: int, ranks: int, root: int = 0) -> range:
         return range(self.blocks(ranks) if rank == root else 0)
 
-    def __call__(self, x: Tensor, group: ProcessGroup, src: int = 0) -> Tensor:
-        return self._whole(x, group, src).view(x.shape)
+    def __call__(self, x: Tensor, group: ProcessGroup, src: int = 0, out: Tensor | None = None) -> Tensor:
+        return self._whole(x, group, src, out).view(x.shape)
 
 
 class Reduce(Algorithm):
@@ -130,8 +132,8 @@ class ReduceScatter(Algorithm):
     def wants(self, rank: int, ranks: int, root: int = 0) -> range:
         return range(rank, rank + 1)
 
-    def __call__(self, x: Tensor, group: ProcessGroup) -> Tensor:
-        return self._rows(x, group, _rows_of(x))
+    def __call__(self, x: Tensor, group: ProcessGroup, out: Tensor | None = None) -> Tensor:
+        return self._rows(x, group, _rows_of(x), 0, out)
 
 
 class AllGather(Algorithm):
@@ -142,8 +144,8 @@ class AllGather(Algorithm):
     def has(self, rank: int, ranks: int, root: int = 0) -> range:
         return range(rank, rank + 1)
 
-    def __call__(self, x: Tensor, group: ProcessGroup, rows: int | None = None) -> Tensor:
-        return self._rows(x, group, _gathered(x, group, rows))
+    def __call__(self, x: Tensor, group: ProcessGroup, rows: int | None = None, out: Tensor | None = None) -> Tensor:
+        return self._rows(x, group, _gathered(x, group, rows), 0, out)
 
 
 class Scatter(Algorithm):
@@ -188,8 +190,8 @@ class AllToAll(Algorithm):
     def wants(self, rank: int, ranks: int, root: int = 0) -> range:
         return range(rank, ranks * ranks, ranks)
 
-    def __call__(self, x: Tensor, group: ProcessGroup) -> Tensor:
-        return self._rows(x, group, _rows_of(x))
+    def __call__(self, x: Tensor, group: ProcessGroup, out: Tensor | None = None) -> Tensor:
+        return self._rows(x, group, _rows_of(x), 0, out)
 
     def _sizes(self, parts: list[int]) -> list[int]:
         return parts * len(parts)

@@ -8,6 +8,7 @@ algorithms take any size. Volumes: ledger/traffic.py, OPTIMAL.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,8 @@ from torch.distributed import ProcessGroup
 from fivedim.comm import counter
 from fivedim.errors import FAILED, UserError
 from fivedim.ledger import traffic
+
+Messages = Sequence[tuple[int, Tensor]]  # position in the group, contiguous tensor
 
 
 def broadcast(x: Tensor, group: ProcessGroup, src: int = 0) -> Tensor:
@@ -124,37 +127,79 @@ def barrier(group: ProcessGroup) -> None:
 
 
 def exchange(
-    sends: Sequence[tuple[int, Tensor]],
-    receives: Sequence[tuple[int, Tensor]],
+    sends: Messages,
+    receives: Messages,
     group: ProcessGroup,
     tag: int = 0,
     collective: str = "exchange",
     algorithm: str = "direct",
 ) -> None:
-    """Send to and receive from positions of the group, all at once, and wait for all of it. Tensors are contiguous.
+    """Send to and receive from positions of the group, all at once, and wait for all of it. Otherwise as `launch`."""
+    flight = launch(sends, receives, group, tag, collective, algorithm)
+    flight.arrive()
+    flight.depart()
+
+
+def launch(
+    sends: Messages, receives: Messages, group: ProcessGroup, tag: int, collective: str, algorithm: str
+) -> "Flight":
+    """Start to send to and receive from positions of the group, all at once. Tensors are contiguous.
 
     Receives are posted first, so that what arrives has a place to go, and messages that cross cannot block each other.
-    Messages between two ranks with one tag arrive in the order they were sent. Raises UserError when a partner stays
-    silent for the group's timeout. Sends the tensors in `sends`; their bytes are counted as `handed`.
+    Messages between two ranks with one tag arrive in the order they were sent. Sends the tensors in `sends`; their
+    bytes are counted as `handed`.
     """
-    if not sends and not receives:
-        return
-    works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.irecv, x, group=group, group_peer=peer, tag=tag) for peer, x in receives]
-        + [dist.P2POp(dist.isend, x, group=group, group_peer=peer, tag=tag) for peer, x in sends]
-    )
     for _, x in sends:
-        counter.record(kind(collective, algorithm, group, x, "handed"), 0, x.nbytes)
-    try:
-        for work in works:
-            work.wait()
-    except RuntimeError as error:
-        peers = sorted({peer for peer, _ in (*sends, *receives)})
-        raise UserError(
-            f"{algorithm} {collective} on {group.group_desc}: position {group.rank()} got no answer from {peers}: "
-            f"see what happened there ({error})",
-            FAILED,
-        ) from error
+        counter.record(collective, algorithm, group, x, "handed", 0, x.nbytes)
+    on_gpu = any(x.is_cuda for _, x in (*sends, *receives))
+    arrivals, departures = (_grouped if on_gpu else _posted)(sends, receives, group, tag)
+    return Flight(f"{algorithm} {collective}", group, [*sends, *receives], arrivals, departures)
+
+
+@dataclass(frozen=True)
+class Flight:
+    """Messages under way. Waiting raises UserError when a partner stays silent for the group's timeout."""
+
+    what: str
+    group: ProcessGroup
+    messages: Messages
+    arrivals: list[dist.Work]
+    departures: list[dist.Work]
+
+    def arrive(self) -> None:
+        """Wait for what is received."""
+        self._wait(self.arrivals)
+
+    def depart(self) -> None:
+        """Wait until what is sent may be written again."""
+        self._wait(self.departures)
+
+    def _wait(self, works: list[dist.Work]) -> None:
+        try:
+            while works:
+                works[-1].wait()
+                works.pop()
+        except RuntimeError as error:
+            peers = sorted({peer for peer, _ in self.messages})
+            raise UserError(
+                f"{self.what} on {self.group.group_desc}: position {self.group.rank()} got no answer from {peers}: "
+                f"see what happened there ({error})",
+                FAILED,
+            ) from error
+
+
+def _posted(sends: Messages, receives: Messages, group: ProcessGroup, tag: int) -> tuple[list, list]:
+    """One after the other, none waiting: what isend and irecv call, without their checks, which cost as much again."""
+    arrivals = [group.recv([x], peer, tag) for peer, x in receives]
+    return arrivals, [group.send([x], peer, tag) for peer, x in sends]
+
+
+def _grouped(sends: Messages, receives: Messages, group: ProcessGroup, tag: int) -> tuple[list, list]:
+    """In one launch, as NCCL must have it: a receive that is launched alone would block the send behind it."""
+    operations = [dist.P2POp(dist.irecv, x, group=group, group_peer=peer, tag=tag) for peer, x in receives]
+    operations += [dist.P2POp(dist.isend, x, group=group, group_peer=peer, tag=tag) for peer, x in sends]
+    works = dist.batch_isend_irecv(operations)
+    return works, works
 
 
 def _all_reduce_max(x: Tensor, group: ProcessGroup) -> Tensor:
@@ -183,12 +228,7 @@ def _rows(x: Tensor, group: ProcessGroup, dealt: bool = True) -> int:
     return x.shape[0] // group.size()
 
 
-def kind(collective: str, algorithm: str, group: ProcessGroup, x: Tensor, source: str) -> counter.Kind:
-    """How a call on x is counted; the axis is the group's description."""
-    return counter.Kind(collective, algorithm, group.group_desc, str(x.dtype).removeprefix("torch."), source)
-
-
 def _record(collective: str, group: ProcessGroup, x: Tensor, size: int, *root: int) -> None:
     """Count one call that c10d carried out, its bytes by the formula of the bandwidth-optimal algorithm."""
     sent = traffic.OPTIMAL[collective](group.rank(), group.size(), size, *root)
-    counter.record(kind(collective, "c10d", group, x, "formula"), 1, sent * x.element_size())
+    counter.record(collective, "c10d", group, x, "formula", 1, sent * x.element_size())

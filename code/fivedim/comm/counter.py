@@ -5,6 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
 
 class Kind(NamedTuple):
     """What is told apart. `source` is `handed` (bytes given to a send) or `formula` (a call that c10d carries out)."""
@@ -66,7 +69,9 @@ def count() -> Iterator[Traffic]:
         _open[:] = [other for other in _open if other is not traffic]
 
 
-def record(kind: Kind, calls: int, sent: int) -> None:
-    """Add to every open counter."""
-    for traffic in _open:
-        traffic.add(kind, calls, sent)
+def record(collective: str, algorithm: str, group: ProcessGroup, x: Tensor, source: str, calls: int, sent: int) -> None:
+    """Add an operation on tensors like x to every open counter; the axis is the group's description."""
+    if _open:
+        kind = Kind(collective, algorithm, group.group_desc, str(x.dtype).removeprefix("torch."), source)
+        for traffic in _open:
+            traffic.add(kind, calls, sent)

@@ -12,7 +12,7 @@ from typing import Any
 from fivedim.errors import UserError
 from fivedim.evidence import claims, judge, latex, results, tables
 from fivedim.evidence.claims import Claim, Quantity
-from fivedim.lab import spec
+from fivedim.lab import loc, spec
 
 
 def differences(root: Path, scale: str, derive: judge.Derive) -> list[str]:
@@ -29,7 +29,8 @@ def differences(root: Path, scale: str, derive: judge.Derive) -> list[str]:
     for name, now, then in zip(("claims.csv", "claims_parts.csv"), computed, written, strict=True):
         faults += compare(folder / name, now, then)
     faults += [fault for claim in declared for fault in reread(claim, found)]
-    documents = latex.documents(*as_text(computed), scale, [found[name].provenance for name in sorted(found)])
+    provenance = [found[name].provenance for name in sorted(found)]
+    documents = latex.documents(declared, *as_text(computed), scale, provenance, loc.sizes(root))
     faults += [f for name, text in documents.items() if (f := differs(root / "paper/generated" / name, text))]
     return faults + printed(root / "paper/paper.pdf", as_text(computed)[0])
 

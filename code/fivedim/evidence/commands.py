@@ -52,13 +52,16 @@ def claims(
 def tables(scale: Scale = "laptop") -> None:
     """Write the paper's tables and numbers: paper/generated/*.tex."""
     from fivedim.evidence import claims, latex, results, tables
+    from fivedim.lab import loc
 
     root = config.find_root()
     headlines, parts = (tables.read(results.folder(root, scale) / name) for name in ("claims.csv", "claims_parts.csv"))
-    found = results.load_all(root, scale, claims.experiments(claims.read(root)))
+    declared = claims.read(root)
+    found = results.load_all(root, scale, claims.experiments(declared))
     folder = root / "paper/generated"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in latex.documents(headlines, parts, scale, [each.provenance for each in found.values()]).items():
+    provenance = [each.provenance for each in found.values()]
+    for name, text in latex.documents(declared, headlines, parts, scale, provenance, loc.sizes(root)).items():
         files.write(folder / name, text)
 
 
@@ -94,5 +97,5 @@ def report(faults: list[str], what: str) -> None:
     for fault in faults:
         print(fault)
     if faults:
-        raise UserError(f"{what}: {len(faults)} differences: see above", FAILED)
+        raise UserError(f"{what}: differences found: {len(faults)}, listed above", FAILED)
     print(f"{what}: everything as built")

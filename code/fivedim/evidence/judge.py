@@ -132,8 +132,7 @@ def _headline_row(claim: Claim, kind: str, evidence: Evidence, judged: list[Judg
     if worst.verdict == REFUTED and evidence.instead and judged[0].value is not None:
         why += f". {filled(evidence.instead, judged[0])}"
     head = _cells(judged[0]) | {"verdict": worst.verdict, "why": why}
-    statement = f"{claim.statement} ({claim.conditions})" if claim.conditions else claim.statement
-    named = {"claim": claim.id, "article": claim.article, "statement": statement, "evidence": kind}
+    named = {"claim": claim.id, "article": claim.article, "statement": claim.statement, "evidence": kind}
     row = named | head | {"experiment": result.experiment, "seconds": text(result.provenance.get("seconds"))}
     return {column: row[column] for column in HEADLINE_COLUMNS}
 

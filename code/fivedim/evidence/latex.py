@@ -1,11 +1,10 @@
 """paper/generated/*.tex: numbers, claims tables, provenance. The same results give the same bytes."""
 
 from collections import Counter
-from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from fivedim.evidence.claims import KINDS
+from fivedim.evidence.claims import KINDS, Claim
 from fivedim.evidence.judge import REFUTED, UNTESTED, VERDICTS
 from fivedim.evidence.tables import rounded
 
@@ -38,12 +37,27 @@ def number(cell: str, missing: str = "--") -> str:
     return rf"\num{{{rounded(cell)}}}" if cell else missing
 
 
-def documents(headlines: list[Row], parts: list[Row], scale: str, provenance: list[dict[str, Any]]) -> dict[str, str]:
-    """Every generated file by name. `headlines` and `parts` are the rows of claims.csv and claims_parts.csv."""
+def documents(
+    declared: list[Claim],
+    headlines: list[Row],
+    parts: list[Row],
+    scale: str,
+    provenance: list[dict[str, Any]],
+    sizes: list[dict[str, Any]],
+) -> dict[str, str]:
+    """Every generated file by name.
+
+    `headlines` and `parts` are the rows of claims.csv and claims_parts.csv, `provenance` the results' JSON files,
+    `sizes` the rows of lab.loc.sizes.
+    """
     by_article = groupby(headlines, key=lambda row: row["article"])
-    files = {f"claims_a{int(article):02}": claims(list(rows)) for article, rows in by_article}
-    files |= {"parts": parts_table(parts), "summary": summary(headlines), "numbers": numbers(headlines, parts)}
-    files["provenance"] = provenance_table(scale, provenance)
+    files = {f"claims_a{int(article):02}": claims_table(declared, list(rows)) for article, rows in by_article}
+    files |= {
+        "parts": parts_table(declared, parts),
+        "summary": summary(headlines),
+        "numbers": numbers(headlines, parts),
+    }
+    files |= {"provenance": provenance_table(scale, provenance), "loc": sizes_table(sizes)}
     return {f"{name}.tex": HEADER.format(scale=scale) + text for name, text in files.items()}
 
 
@@ -64,38 +78,38 @@ def fields(row: Row) -> dict[str, str]:
     return {"value": number(row["value"], "not testable here")} | given | words
 
 
-def claims(rows: list[Row]) -> str:
-    """One article's claims over the text's width: a claim's statement once, then a line for each kind of evidence."""
-    head = ("Claim", "Statement, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
-    body = grouped((row["claim"], f"{row['statement']}", row) for row in rows)
+def claims_table(declared: list[Claim], rows: list[Row]) -> str:
+    """One article's claims over the text's width: the statement, a line for each kind of evidence, why it fails."""
+    head = ("Claim", "Statement; quantity, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
+    names = {(claim.id, kind): evidence.headline.name for claim in declared for kind, evidence in claim.kinds()}
+    notes = [row["why"] if row["verdict"] in (REFUTED, UNTESTED) else "" for row in rows]
+    quantities = [(names[row["claim"], row["evidence"]], note, row) for row, note in zip(rows, notes, strict=True)]
+    body = grouped({claim.id: claim.statement for claim in declared}, quantities)
     return tabular("tabularx", rf"l{RAGGED}Xlrrr{RAGGED}p{{5.5em}}", head, body, width=r"{\linewidth}")
 
 
-def parts_table(rows: list[Row]) -> str:
-    """Every further quantity, over several pages of one-column text."""
-    head = ("Claim", "Quantity, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
-    body = grouped((row["claim"], row["part"], row) for row in rows)
+def parts_table(declared: list[Claim], rows: list[Row]) -> str:
+    """The conditions of every claim and its further quantities, over several pages of one-column text."""
+    head = ("Claim", "Conditions; quantity, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
+    texts = {claim.id: claim.conditions or claim.statement for claim in declared}
+    body = grouped(texts, [(row["part"], "", row) for row in rows])
     return tabular("longtable", rf"l{RAGGED}p{{0.4\linewidth}}lrrr{RAGGED}p{{5.5em}}", head, body, repeat=r"\endhead")
 
 
-def grouped(rows: Iterable[tuple[str, str, Row]]) -> str:
-    """Lines of (claim, text, row): what repeats stands in the first line only; a claim that fails says why."""
+def grouped(texts: dict[str, str], quantities: list[tuple[str, str, Row]]) -> str:
+    """A block a claim: its id and text, then a line for each (name, note, row), the note on a line of its own."""
     blocks = []
-    for _, group in groupby(rows, key=lambda each: each[0]):
-        before, lines = ("", ""), []
-        for claim, text, row in group:
-            named = ["" if now == then else now for now, then in zip((claim, text), before, strict=True)]
-            kind = rf"\textit{{{row['evidence']}}}"
-            lines.append(line(named[0], with_unit(named[1], row["unit"]), kind, *compared(row)))
-            if row["verdict"] in (REFUTED, UNTESTED) and "article" in row:  # a claim, not one of its parts
-                lines.append(line("", rf"\textit{{{escape(row['why'])}}}", *[""] * 5))
-            before = (claim, text)
+    for claim, group in groupby(quantities, key=lambda each: each[2]["claim"]):
+        lines = [line(claim, escape(texts[claim]), *[""] * 5)]
+        for name, note, row in group:
+            lines.append(line("", with_unit(name, row["unit"]), rf"\textit{{{row['evidence']}}}", *compared(row)))
+            lines += [line("", rf"\textit{{{escape(note)}}}", *[""] * 5)] if note else []
         blocks.append("\n".join(lines))
     return "\n\\addlinespace\n".join(blocks)
 
 
 def with_unit(text: str, unit: str) -> str:
-    return escape(f"{text} [{unit}]".strip() if unit else text)
+    return escape(f"{text} [{unit}]" if unit else text)
 
 
 def compared(row: Row) -> list[str]:
@@ -136,3 +150,19 @@ def provenance_table(scale: str, records: list[dict[str, Any]]) -> str:
             facts.setdefault(name, {})[", ".join(value) if isinstance(value, list) else str(value)] = None
     body = "\n".join(line(escape(key), escape(", ".join(values))) for key, values in facts.items())
     return tabular("tabular", rf"l{RAGGED}p{{0.65\linewidth}}", (), body)
+
+
+def sizes_table(sizes: list[dict[str, Any]]) -> str:
+    """Our code lines a room, and the published sizes of those that are a technique."""
+    ours = {True: [], False: []}
+    for row in sizes:
+        published = [
+            f"{number(row[size])} ({escape(row[f'{size}_source'])})" if row[size] else "--"
+            for size in ("smallest", "large")
+        ]
+        named = f"{row['room']}, {row['technique']}" if row["technique"] else row["room"]
+        ours[bool(row["technique"])].append(
+            line(escape(named), number(str(row["lines"])), number(row["budget"]), *published)
+        )
+    body = "\n".join([*ours[True], r"\midrule", *ours[False]])
+    return tabular("tabular", "lrrll", ("Room", "Ours", "Budget", "Smallest credible", "In production"), body)

@@ -1,8 +1,7 @@
 """What the Snakefile asks: experiments, claims and figures, checked together, and the key of every job. No torch here.
 
 A job's key is the hash of everything that its output follows from. Snakemake runs a job again when its key has
-changed, and never looks at dates: a fresh clone or a wrong clock causes no work and hides none, and an interrupted
-run goes on where it was.
+changed, so a fresh clone or a wrong clock causes no work and hides none, and an interrupted run goes on where it was.
 """
 
 import hashlib
@@ -15,7 +14,7 @@ from fivedim.errors import UserError
 from fivedim.evidence import claims
 from fivedim.lab import config, spec
 
-EVERY_PAPER = ("numbers", "parts", "provenance", "summary")
+EVERY_PAPER = ("loc", "numbers", "parts", "provenance", "summary")
 
 
 @dataclass(frozen=True)

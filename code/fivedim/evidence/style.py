@@ -1,9 +1,12 @@
 """The one look of every figure: size, fonts, colours, and a writer whose bytes depend on the data alone."""
 
+import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import matplotlib
+import pandas as pd
 from matplotlib.figure import Figure
 
 WIDTHS = {"column": 3.4, "page": 7.0}  # inches: one column and the text width of a two-column letter page
@@ -64,3 +67,12 @@ def save(fig: Figure, out: Path | str) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(out, metadata={"CreationDate": None})
     fig.savefig(out.with_suffix(".png"), metadata={"Software": None})
+
+
+def main(description: str, draw: Callable[..., Figure], *experiments: str) -> None:
+    """The command line of a figure's script: draw the rows of `experiments` in the folder --results, save to --out."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--results", type=Path, required=True, help="results/<scale>")
+    parser.add_argument("--out", type=Path, required=True, help="the PDF; a PNG is written beside it")
+    args = parser.parse_args()
+    save(draw(*(pd.read_csv(args.results / f"{name}.csv") for name in experiments)), args.out)

@@ -67,6 +67,5 @@ def read(file: Path) -> Failure:
     try:
         return Failure(**files.read_json(file))
     except (files.UserError, ValidationError):
-        return Failure(
-            who=file.name.split(".")[1], kind="failed", message="its record is unreadable", time_ns=time.time_ns()
-        )
+        who = re.sub(r"(\d+)$", r" \1", file.name.split(".")[1])
+        return Failure(who=who, kind="failed", message="its record is unreadable", time_ns=time.time_ns())

@@ -51,8 +51,8 @@ def compute_here(run: Run) -> dict[str, Any]:
     order = run.next_attempt("inline")
     try:
         job.execute(order, "inline", 0)
-    except UserError:
-        raise run.explain(order.attempt) from None
+    except UserError as error:
+        raise run.explain(order.attempt) or run.failed(order.attempt, str(error)) from None
     return run.result()
 
 

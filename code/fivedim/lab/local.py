@@ -16,7 +16,7 @@ class LocalJob:
 
     job_id: str
     start_time: float
-    interval: float = 0.05
+    interval: float = 0.1
     lag: float = 0.0
 
     def state(self) -> str:

@@ -1,6 +1,7 @@
 """Ranks: fork n processes under torch elastic's agent, each with the default gloo group ready."""
 
 import datetime
+import logging
 import os
 import signal
 import tempfile
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 from fivedim.errors import FAILED, UserError
 from fivedim.lab import failures
 from fivedim.lab.failures import Failure
-from fivedim.lab.watch import Watch, pid_file
+from fivedim.lab.watch import Watch, death, pid_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1
@@ -69,6 +70,8 @@ def launch(fn: Callable, args: tuple, place: Place) -> Outcome:
     from torch.distributed.launcher.api import elastic_launch
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # its report of a failure imports torch's compiler, for seconds, to format a line; ours says more
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     store, address = meet(place)
     watch, started = Watch(place.folder, place.ranks // place.nodes), time.time()
@@ -126,19 +129,20 @@ def agent_config(place: Place, address: str):
 
 
 def _explain(error: Exception, folder: Path) -> NoReturn:
-    """Raise the recorded cause; where no rank failed, the signal that ended the agent."""
+    """Raise the recorded cause; without one, what the agent saw, or the signal that ended it."""
     if failure := failures.cause(folder):
         raise RankError(failure) from None
     number = getattr(error, "sigval", None)
+    if number is None:
+        rank, first = error.get_first_failure()
+        raise RankError(Failure(who=f"rank {rank}", kind=death(first.exitcode), time_ns=time.time_ns())) from error
     if number == signal.SIGINT:
         raise KeyboardInterrupt from None
-    if number is not None:
-        raise SystemExit(128 + number) from None
-    raise error
+    raise SystemExit(128 + number) from None
 
 
 def _entry(fn: Callable, args: tuple, place: Place) -> tuple[float, Any]:
-    """A rank: joins, works, and leaves together with the others (no collective: this wait may be longer)."""
+    """A rank: joins the others, works, and leaves together with them."""
     import torch
     import torch.distributed as dist
 
@@ -148,20 +152,26 @@ def _entry(fn: Callable, args: tuple, place: Place) -> tuple[float, Any]:
     torch.set_num_threads(1)
     try:
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        together(store, "here", size)
         limit = datetime.timedelta(seconds=place.timeout)
         dist.init_process_group(
             "gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=limit
         )
         ready = time.time()
         value = fn(*args)
-        if store.add("done", 1) == size:
-            store.set("all done", "")
-        store.wait(["all done"], datetime.timedelta(days=7))
+        together(store, "done", size)
     except BaseException as error:
         failures.of_exception(f"rank {rank}", error).write(place.folder)
         raise error if isinstance(error, Exception) else RuntimeError("early exit") from None
     pid_file(place.folder, rank).unlink()
     return ready, value
+
+
+def together(store, word: str, size: int) -> None:
+    """Wait until every rank has said `word`: no collective, so that no timeout of the group's ends the wait."""
+    if store.add(word, 1) == size:
+        store.set(f"all {word}", "")
+    store.wait([f"all {word}"], datetime.timedelta(days=7))
 
 
 def die_with_parent() -> None:

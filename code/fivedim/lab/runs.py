@@ -4,7 +4,9 @@ An attempt's own files (error.rank<k>.json, heartbeat.json, log.txt) lie in atte
 """
 
 import contextlib
+import errno
 import fcntl
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fivedim.errors import FAILED, UserError
+from fivedim.errors import FAILED, INFRASTRUCTURE, UserError
 from fivedim.lab import failures, files, results
 from fivedim.lab.interrupts import Interrupts
 from fivedim.lab.job import Order
@@ -83,6 +85,8 @@ class Run:
             return None
         with (attempt / "log.txt").open("a", encoding="utf-8") as log:
             log.write(f"\nthe cause: {cause}\n{cause.traceback}")
+        if os.strerror(errno.ENOSPC) in cause.message:
+            return self.failed(attempt, f"the disk is full, free some space: {cause}", INFRASTRUCTURE)
         return self.failed(attempt, str(cause))
 
 

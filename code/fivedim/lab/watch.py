@@ -27,7 +27,7 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.folder, self.ranks = folder, ranks
         self.processes: dict[int, BaseProcess] = {}
-        self.dead: set[int] = set()
+        self.dead: dict[int, int] = {}
         self.failed_at: float | None = None
         self.looked_at = time.time_ns()
         self.over = threading.Event()
@@ -55,7 +55,7 @@ class Watch(threading.Thread):
             ended_by_agent = code == -signal.SIGTERM and (self.failed_at or len(early) > 1)
             if not ended_by_agent and not failures.path(self.folder, f"rank {rank}").exists():
                 Failure(who=f"rank {rank}", kind=death(code), time_ns=self.looked_at).write(self.folder)
-        self.dead |= news.keys()
+        self.dead |= news
         if early and not self.failed_at:
             self.failed_at = time.monotonic()
             self.name_stopped()
@@ -70,18 +70,18 @@ class Watch(threading.Thread):
 
     def name_stopped(self) -> None:
         """A stopped rank fails only by making others wait: it causes their timeouts."""
-        for rank in self.processes.keys() - self.dead:
+        for rank in self.processes.keys() - self.dead.keys():
             if state(self.processes[rank].pid) == psutil.STATUS_STOPPED:
                 kind = "stopped (signal 19) while the others waited for it"
                 Failure(who=f"rank {rank}", kind=kind, time_ns=time.time_ns()).write(self.folder)
 
     def end_all(self) -> None:
         """Kill the ranks that outlive the first failure; where all left without an error, end the waiting agent."""
-        alive = self.processes.keys() - self.dead
+        alive = self.processes.keys() - self.dead.keys()
         for rank in alive:
             self.processes[rank].kill()
             pid_file(self.folder, rank).unlink(missing_ok=True)
-        if not alive:
+        if not alive and not any(self.dead.values()):
             self.over.set()
             os.kill(os.getpid(), signal.SIGTERM)
 
