@@ -8,6 +8,7 @@ import pytest
 from matplotlib.patches import FancyArrowPatch
 
 from fivedim.articles import a02_allreduce as a02
+from fivedim.articles import a02_links, a03_ddp, a03_exposed
 from fivedim.evidence import style
 
 ROOT = Path(__file__).parents[1]
@@ -107,3 +108,29 @@ def test_ledger_draws_what_was_counted_and_marks_the_formula(tmp_path):
     marks = [segment[0][1] for segment in left.collections[0].get_segments()]
     assert marks == [2, 4, 8, 12, 16]
     assert [tick.get_text() for tick in left.get_xticklabels()] == ["tiny\ncounted", "774M\nrehearsed", "7B\nrehearsed"]
+
+
+def test_plateaus_draws_every_reported_bandwidth_and_model(tmp_path):
+    rows = a02_links.link_models(a02_links.LinkModelsConfig(joints=(50, 100)))
+    fig = figure_of("plateaus", rows, tmp_path / "plateaus.pdf")
+    bars = [patch.get_height() for axis in fig.axes for patch in axis.patches]
+    assert sorted(bars) == sorted(row["reported_gb_s"] for row in rows if row["row"] == "plateau")[::6]
+    marks = [value for axis in fig.axes for line in axis.lines for value in line.get_ydata()]
+    assert len(marks) == 4 * (18 + 2)
+
+
+def test_bucket_curve_draws_reported_and_predicted_and_stacks_what_is_exposed(tmp_path):
+    rows = pd.DataFrame(a03_ddp.bucket_sweep_predicted(a03_ddp.BucketSweepPredictedConfig()))
+    points = rows[rows.row == "point"]
+    curve, parts = figure_of("bucket_curve", rows, tmp_path / "bucket_curve.pdf").axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in curve.lines}
+    assert drawn["reported"] == list(points.reported_ms)
+    assert drawn["predicted"] == list(points.predicted_ms)
+    assert sum(bar.get_height() for bar in parts.patches) == pytest.approx(points.exposed_ms.sum(), abs=0.1)
+
+
+def test_waterfall_ends_where_the_reported_step_does(tmp_path):
+    rows = pd.DataFrame(a03_exposed.exposed_time_predicted(a03_exposed.ExposedTimePredictedConfig()))
+    (axis,) = figure_of("waterfall", rows, tmp_path / "waterfall.pdf").axes
+    *_, last, whole = axis.patches
+    assert last.get_x() + last.get_width() == pytest.approx(whole.get_width()) == 147.12
