@@ -27,6 +27,8 @@ def test_predict_prints_every_kind_of_row(capsys, monkeypatch):
     assert cli.status_of(["predict", "small_all_reduces", "--machine", NAME]) == 0
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("floor", "tensor", "total", "tokens.weight"))
+    assert "fitted: links.gb_per_second = 41.5 (" in printed
+    assert "declared: card.launch_us = 5 (" in printed
 
 
 @pytest.mark.parametrize(
@@ -60,10 +62,3 @@ def test_a_machine_that_cannot_be_is_refused_by_name(tmp_path, change, message):
         machine.load(tmp_path, "bent")
     assert "bent.yaml" in str(error.value)
     assert message in str(error.value)
-
-
-def test_what_is_assumed_is_listed(monkeypatch):
-    from fivedim.lab.cost_model import CostModel
-
-    monkeypatch.chdir(ROOT)
-    assert set(CostModel.of(NAME).assumed()) == {"links.gb_per_second", "card.launch_us"}

@@ -33,12 +33,16 @@ def test_an_alpha_beta_law_is_interpolated_and_continued_exactly():
     assert curve.seconds(1) == curve.seconds(4096)  # below the table: its first latency
 
 
+def without(curve, i):
+    return Curve(*(values[:i] + values[i + 1 :] for values in (curve.sizes, curve.times)))
+
+
 def test_lines_predict_a_left_out_point_better_than_powers_or_one_fit(times):
     """Why the interpolation is what it is: every inner point of every curve, predicted from the others."""
     errors = {"lines": [], "powers": [], "fit": []}
     for curve in times.curves.values():
         for i in range(1, len(curve.sizes) - 1):
-            size, seconds, rest = curve.sizes[i], curve.times[i], curve.without(i)
+            size, seconds, rest = curve.sizes[i], curve.times[i], without(curve, i)
             logs = Curve(tuple(map(math.log, rest.sizes)), tuple(map(math.log, rest.times)))
             errors["lines"].append(math.log(rest.seconds(size) / seconds))
             errors["powers"].append(logs.seconds(math.log(size)) - math.log(seconds))

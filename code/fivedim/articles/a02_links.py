@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log
 from typing import TYPE_CHECKING
 
 from fivedim.lab.machine import MachineConfig
@@ -29,9 +30,10 @@ def link_models(cfg: LinkModelsConfig) -> list[dict]:
     """Six link models against every reported bus bandwidth at 1 GiB, one free rate each; with a slow joint, two.
 
     `row` is model (its fit: rates in GB/s, rms and worst log error, how many plateaus it misses), plateau (one
-    bandwidth, reported and under the model) or deciding (an all-reduce on two GPUs, which nobody reported). A model
-    misses a plateau where it is off by more than the square root of 2, nearer to half or double the truth than to the
-    truth: one that misses any is excluded. Sends nothing.
+    bandwidth, reported and under the model), deciding (an all-reduce on two GPUs, which nobody reported) or range (of
+    each fitted constant, the other as it is, over which the model stays excluded, or not; a bound at a tenth or ten
+    times the constant is where the search ended). A model misses a plateau where it is off by more than the square root
+    of 2, nearer to half or double the truth than to the truth: one that misses any is excluded. Sends nothing.
     """
     from fivedim.lab.cost_model import CostModel
     from fivedim.ledger.time import bus_bandwidth
@@ -58,19 +60,23 @@ def _fits(topology: Topology, plateaus: list[Plateau], cfg: LinkModelsConfig) ->
 
 
 def _link_rows(fit: Topology, plateaus: list[Plateau]) -> Iterator[dict]:
-    from math import log
+    from dataclasses import replace
 
+    from fivedim.ledger.sensitivity import verdict_ranges
     from fivedim.ledger.topology import log_errors, rms
 
     errors = log_errors(fit, plateaus)
-    missed = sum(abs(error) > log(2) / 2 for error in errors)
     name = {"budget": fit.budget, "slow_joint": fit.joint is not None}
-    constants = {"rate_gb_s": fit.rate} | ({"joint_gb_s": fit.joint} if fit.joint else {})
+    constants = {"rate": fit.rate} | ({"joint": fit.joint} if fit.joint else {})
     yield {
-        **{"row": "model", **name, "fitted_constants": len(constants), **constants},
+        **{"row": "model", **name, "fitted_constants": len(constants)},
+        **{f"{constant}_gb_s": value for constant, value in constants.items()},
         **{"rms_log_error": rms(errors), "worst_log_error": max(errors, key=abs)},
-        **{"missed": missed, "excluded": missed > 0},
+        **{"missed": _missed(errors), "excluded": _excluded(errors)},
     }
+    found = verdict_ranges(lambda given: log_errors(replace(fit, **given), plateaus), constants, _excluded)
+    for constant, (low, high) in found.items():
+        yield {"row": "range", **name, "constant": constant, "value": constants[constant], "low": low, "high": high}
     for plateau, error in zip(plateaus, errors, strict=True):
         busbw = fit.busbw(plateau.collective, range(plateau.n))
         where = {"row": "plateau", **name, "collective": plateau.collective, "ranks": plateau.n}
@@ -78,6 +84,14 @@ def _link_rows(fit: Topology, plateaus: list[Plateau]) -> Iterator[dict]:
     for gpus in DECIDING:
         where = {"row": "deciding", **name, "collective": "all_reduce", "ranks": 2, "gpus": "{}, {}".format(*gpus)}
         yield {**where, "predicted_gb_s": fit.busbw("all_reduce", gpus)}
+
+
+def _missed(errors: list[float]) -> int:
+    return sum(abs(error) > log(2) / 2 for error in errors)
+
+
+def _excluded(errors: list[float]) -> bool:
+    return _missed(errors) > 0
 
 
 def unexplained(rows: DataFrame) -> float:
@@ -102,26 +116,37 @@ def decides(rows: DataFrame) -> float:
 
 
 class SmallAllReducesConfig(MachineConfig):
-    """The gradients of `model`, of `width` bytes an element, are reduced one by one and at once by `ranks`."""
+    """The gradients of `model`, of `width` bytes an element, are reduced one by one and at once by `ranks`.
+
+    `said_ms` is what the article says that 148 latencies cost, `within` how near is near, for the table's range.
+    """
 
     model: str = "124M"
     ranks: int = 8
     width: int = 4
     latency_bytes: int = 2**16
+    said_ms: float = 10.0
+    within: float = 0.15
 
 
 def small_all_reduces(cfg: SmallAllReducesConfig) -> list[dict]:
     """Latency in the reported table, and one all-reduce a gradient against one for all of them.
 
     `row` is floor (per N: the time at the smallest size, and where transfer takes as long as latency), tensor (one
-    gradient) or total (all of them: one by one, at once, and how many are no larger than `latency_bytes`). Sends
-    nothing.
+    gradient), total (all of them: one by one, at once, and how many are no larger than `latency_bytes`) or range (how
+    many times as fast the table may be for the difference to stay within `within` of `said_ms`). Sends nothing.
     """
     from fivedim.lab.cost_model import CostModel
+    from fivedim.ledger.sensitivity import verdict_range
 
     times = CostModel.of(cfg.machine).times
     ranks = [n for collective, n in times.curves if collective == "all_reduce"]
-    return [*(_floor(times.curves["all_reduce", n], n) for n in ranks), *_one_by_one(times, cfg)]
+    *tensors, total = _one_by_one(times, cfg)
+    low, high = verdict_range(
+        lambda speed: total["extra_ms"] / speed, 1.0, lambda extra: abs(extra / cfg.said_ms - 1) <= cfg.within, reach=10
+    )
+    speed = {"row": "range", "constant": "all-reduce table, times as fast", "value": 1.0, "low": low, "high": high}
+    return [*(_floor(times.curves["all_reduce", n], n) for n in ranks), *tensors, total, speed]
 
 
 def _floor(curve, n: int) -> dict:

@@ -12,12 +12,16 @@ DEFAULT = "rtx-pro-6000-x8"
 
 
 def predict(experiment: str, machine: Machine = DEFAULT) -> None:
-    """Print what the cost model predicts for EXPERIMENT on a machine; nothing is stored."""
+    """Print what the cost model predicts for EXPERIMENT on a machine, and what it assumes; nothing is stored."""
+    from fivedim.lab.cost_model import CostModel
+
     known = config.experiments(config.find_root())
     able = [name for name, entry in known.items() if entry.instrument == "cost-model"]
     if experiment not in able:
         raise UserError(f"experiment {experiment}: no cost model predicts it; use one of {', '.join(able)}")
     show(rows(experiment, known[experiment], machine))
+    for name, constant in CostModel.of(machine).assumed().items():
+        print(f"{constant.source}: {name} = {constant.value:g} ({constant.note})")
 
 
 def break_even(machine: Machine = DEFAULT) -> None:

@@ -42,10 +42,6 @@ class Curve:
         (s0, s1), (t0, t1) = self.sizes[right - 1 : right + 1], self.times[right - 1 : right + 1]
         return t0 + (t1 - t0) * (size - s0) / (s1 - s0)
 
-    def without(self, index: int) -> "Curve":
-        """The curve as it would be had the point `index` not been reported: to test the interpolation."""
-        return Curve(*(values[:index] + values[index + 1 :] for values in (self.sizes, self.times)))
-
 
 @dataclass(frozen=True)
 class Fallback:
