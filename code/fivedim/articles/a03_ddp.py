@@ -114,8 +114,9 @@ class Predictor:
 
 def exposed(timeline: Timeline) -> dict[str, float]:
     """What the compute lane does not cover of a step with one microbatch, ms, by what is waited for."""
-    buffers, *buckets = timeline.uncovered(0).values()
-    waits = {"buffers": buffers, "tail": sum(buckets[:-1]), "last_bucket": buckets[-1]}
+    waiting = timeline.uncovered(0)
+    buckets = [seconds for name, seconds in waiting.items() if "bucket" in name]
+    waits = {"buffers": sum(waiting.values()) - sum(buckets), "tail": sum(buckets[:-1]), "last_bucket": buckets[-1]}
     return {name: 1e3 * seconds for name, seconds in waits.items()}
 
 
