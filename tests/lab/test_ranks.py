@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 
 import pytest
 import torch
@@ -60,3 +61,14 @@ def test_traceback_is_carried():
 def test_zero_ranks_is_one_line():
     with pytest.raises(UserError, match="ranks is 0: ask for at least 1"):
         ranks.run(raise_it, 0)
+
+
+def test_no_rank_connects_before_all_are_forked(tmp_path):
+    waiting = threading.Thread(target=ranks.all_forked, args=(tmp_path, 3))
+    waiting.start()
+    for rank in range(3):
+        waiting.join(0.05)
+        assert waiting.is_alive()
+        ranks.pid_file(tmp_path, rank).write_text("1")
+    waiting.join(5)
+    assert not waiting.is_alive()

@@ -41,6 +41,12 @@ class Place:
     host: str = "localhost"
     timeout: float = 20
 
+    @property
+    def here(self) -> range:
+        """The ranks on this node."""
+        each = self.ranks // self.nodes
+        return range(self.node * each, (self.node + 1) * each)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -74,7 +80,7 @@ def launch(fn: Callable, args: tuple, place: Place) -> Outcome:
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     store, address = meet(place)
-    watch, started = Watch(place.folder, place.ranks // place.nodes), time.time()
+    watch, started = Watch(place.folder, place.here), time.time()
     watch.start()
     try:
         returned = elastic_launch(agent_config(place, address), _entry)(fn, args, place)
@@ -115,7 +121,7 @@ def agent_config(place: Place, address: str):
     return LaunchConfig(
         min_nodes=place.nodes,
         max_nodes=place.nodes,
-        nproc_per_node=place.ranks // place.nodes,
+        nproc_per_node=len(place.here),
         run_id="fivedim",
         rdzv_backend="static",
         rdzv_endpoint=address,
@@ -150,6 +156,7 @@ def _entry(fn: Callable, args: tuple, place: Place) -> tuple[float, Any]:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     pid_file(place.folder, rank).write_text(str(os.getpid()))
     torch.set_num_threads(1)
+    all_forked(place.folder, size)
     try:
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         together(store, "here", size)
@@ -165,6 +172,16 @@ def _entry(fn: Callable, args: tuple, place: Place) -> tuple[float, Any]:
         raise error if isinstance(error, Exception) else RuntimeError("early exit") from None
     pid_file(place.folder, rank).unlink()
     return ready, value
+
+
+def all_forked(folder: Path, size: int) -> None:
+    """Wait until every rank has started, before the first one connects.
+
+    The store's thread answers a connection with libc's resolver; a process forked in that moment inherits the
+    resolver's lock and hangs in its own first connection.
+    """
+    while not all(pid_file(folder, rank).exists() for rank in range(size)):
+        time.sleep(0.005)
 
 
 def together(store, word: str, size: int) -> None:

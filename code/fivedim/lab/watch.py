@@ -21,9 +21,9 @@ PERIOD, GRACE = 0.02, 1.0
 
 
 class Watch(threading.Thread):
-    """Watches the `ranks` processes that this process starts; a rank that is not done has its pid in pid.rank<k>."""
+    """Watches the processes of `ranks`, which this process starts; a rank that is not done has its pid in pid.rank<k>."""
 
-    def __init__(self, folder: Path, ranks: int):
+    def __init__(self, folder: Path, ranks: range):
         super().__init__(daemon=True)
         self.folder, self.ranks = folder, ranks
         self.processes: dict[int, BaseProcess] = {}
@@ -46,7 +46,7 @@ class Watch(threading.Thread):
 
     def sweep(self) -> None:
         """Find the ranks that died since the last look, and record those that left no record themselves."""
-        if len(self.processes) < self.ranks:
+        if not self.processes:
             self.find()
         now, status = time.time_ns(), {rank: exit_status(process) for rank, process in self.processes.items()}
         news = {rank: code for rank, code in status.items() if code is not None and rank not in self.dead}
@@ -63,8 +63,9 @@ class Watch(threading.Thread):
 
     def find(self) -> None:
         """Learn which process is which rank, once all have said so (active_children would collect a dead one)."""
-        pids = {int(file.read_text() or 0): int(file.name[8:]) for file in self.folder.glob("pid.rank*")}
-        if len(pids) == self.ranks:
+        files = {rank: pid_file(self.folder, rank) for rank in self.ranks}
+        pids = {int(file.read_text() or 0): rank for rank, file in files.items() if file.exists()}
+        if len(pids) == len(self.ranks) and 0 not in pids:
             children = multiprocessing.active_children()
             self.processes = {pids[child.pid]: child for child in children if child.pid in pids}
 
