@@ -1,11 +1,13 @@
 """Article 1's experiments on small sizes: what they count, and that a fault of the code would show in them."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from fivedim.articles import a01_map
+from fivedim.evidence import claims
 from fivedim.model import GPTConfig, config
 from fivedim.precision import MixedPrecision
 
@@ -91,3 +93,13 @@ def test_a_layer_that_computes_twice_is_seen(monkeypatch):
     monkeypatch.setattr(MLP, "forward", lambda self, x: (forward(self, x) + forward(self, x)) / 2)
     rows = a01_map.training_flop(a01_map.TrainingFlopConfig(counted=[("tiny", 5, 1)], rehearsed=[]))
     assert all(row["value"] > 0 for row in rows if row["term"] == "unexplained")
+
+
+def test_exact_evidence_reads_no_rehearsed_row():
+    sources = {"exact": {"counted", "formula"}, "rehearsed": {"rehearsed"}}
+    root = Path(__file__).parents[2]
+    evidence = [pair for claim in claims.read(root) for pair in claim.kinds()]
+    mixed = [pair for pair in evidence if pair[1].experiment in ("state_against_checkpoint", "training_flop")]
+    assert sorted(kind for kind, _ in mixed) == ["exact", "exact", "rehearsed", "rehearsed"]
+    for kind, each in mixed:
+        assert all(quantity.where["source"] in sources[kind] for quantity in (each.headline, *each.parts))
