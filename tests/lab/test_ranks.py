@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 
 import pytest
@@ -72,3 +73,18 @@ def test_no_rank_connects_before_all_are_forked(tmp_path):
         ranks.pid_file(tmp_path, rank).write_text("1")
     waiting.join(5)
     assert not waiting.is_alive()
+
+
+def test_F05_a_port_that_somebody_took_is_left_to_him(monkeypatch):
+    with socket.create_server(("", 0)) as taken:
+        free = ranks.free_port()
+        ports = iter([taken.getsockname()[1], free])
+        monkeypatch.setattr(ranks, "free_port", lambda: next(ports))
+        assert ranks.open_store("localhost").port == free
+
+
+def test_a_store_is_found_again_at_a_port_that_an_earlier_one_had(monkeypatch):
+    port = ranks.free_port()
+    monkeypatch.setattr(ranks, "free_port", lambda: port)
+    for n in (1, 2):
+        assert len(ranks.run(total, n, 0.0)) == n

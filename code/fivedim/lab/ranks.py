@@ -1,9 +1,11 @@
 """Ranks: fork n processes under torch elastic's agent, each with the default gloo group ready."""
 
 import datetime
+import gc
 import logging
 import os
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -82,12 +84,15 @@ def launch(fn: Callable, args: tuple, place: Place) -> Outcome:
     store, address = meet(place)
     watch, started = Watch(place.folder, place.here), time.time()
     watch.start()
+    gc.collect()
+    gc.freeze()  # a rank that collected an earlier launch's store would wait for a thread that was not forked with it
     try:
         returned = elastic_launch(agent_config(place, address), _entry)(fn, args, place)
     except (ChildFailedError, SignalException) as error:
         watch.stop()
         _explain(error, place.folder)
     finally:
+        gc.unfreeze()
         watch.stop()
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -98,11 +103,9 @@ def launch(fn: Callable, args: tuple, place: Place) -> Outcome:
 
 def meet(place: Place, patience: float = 300) -> tuple[Any, str]:
     """The store where the nodes meet, and its address: node 0 opens it at a free port and tells it in a file."""
-    from torch.distributed import TCPStore
-
     told = place.folder / "rendezvous"
     if place.node == 0:
-        store = TCPStore(place.host, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        store = open_store(place.host)
         failures.files.write(told, f"{place.host}:{store.port}")
         return store, told.read_text()
     deadline = time.monotonic() + patience
@@ -111,6 +114,30 @@ def meet(place: Place, patience: float = 300) -> tuple[Any, str]:
             raise UserError(f"node {place.node}: node 0 did not open a rendezvous within {patience:.0f} s", FAILED)
         time.sleep(0.05)
     return None, told.read_text()
+
+
+def open_store(host: str, tries: int = 10):
+    """A store's server at a free port; where somebody else was faster at that port, at another one.
+
+    The port is named, never 0: the agent opens the store once more by its port, and torch finds a server of port 0
+    again only where no earlier server of this process had been given the same port.
+    """
+    from torch.distributed import DistNetworkError, TCPStore
+
+    while True:
+        tries -= 1
+        try:
+            return TCPStore(host, free_port(), is_master=True, wait_for_workers=False, multi_tenant=True)
+        except DistNetworkError:
+            if not tries:
+                raise
+
+
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 def agent_config(place: Place, address: str):

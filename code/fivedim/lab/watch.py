@@ -21,7 +21,7 @@ PERIOD, GRACE = 0.02, 1.0
 
 
 class Watch(threading.Thread):
-    """Watches the processes of `ranks`, which this process starts; a rank that is not done has its pid in pid.rank<k>."""
+    """Watches the processes of `ranks`, which this process starts; one that is not done has its pid in pid.rank<k>."""
 
     def __init__(self, folder: Path, ranks: range):
         super().__init__(daemon=True)
