@@ -1,7 +1,8 @@
 """The map: experiments -> claims -> tables, numbers, figures -> paper/paper.pdf. Plain `snakemake` builds it all.
 
 A job runs again when its key changes (the hash of all that its output follows from) or a result does. What was built
-from them is `ancient`: an edit by hand is not built upon, `fivedim verify` names it.
+from them is `ancient`: an edit by hand is not built upon, `fivedim verify` names it. A job's empty file in done/ tells
+those after it that it ran: Snakemake runs no job for an ancient input, not even for one that it makes anew.
 """
 
 from fivedim.evidence.pipeline import plan
@@ -20,6 +21,8 @@ EXECUTOR = config.setdefault("executor", "local")
 PLAN = plan(SCALE, FIGURES)
 RESULTS = f"results/{SCALE}"
 ROWS = expand(f"{RESULTS}/{{experiment}}.{{kind}}", experiment=PLAN.specs, kind=["csv", "json"])
+VERDICTS = [f"{RESULTS}/claims.csv", f"{RESULTS}/claims_parts.csv"]
+PDFS, PNGS = expand("figures/{name}.pdf", name=FIGURES), expand("figures/{name}.png", name=FIGURES)
 EVIDENCE = ["configs/claims.yaml", "code/fivedim/evidence/*.py"]
 SIZES = ["configs/reported/sizes.csv", "code/fivedim/**/*.py"]  # what the table of code sizes counts
 TEXT = ["paper/*.tex", "paper/sections/*.tex", "paper/references.bib", "paper/latexmkrc"]
@@ -66,8 +69,9 @@ rule claims:
     input:
         ROWS,
     output:
-        report(f"{RESULTS}/claims.csv", caption="paper/report/claims.rst", category="Claims"),
-        f"{RESULTS}/claims_parts.csv",
+        report(VERDICTS[0], caption="paper/report/claims.rst", category="Claims"),
+        VERDICTS[1],
+        done=touch(f"{RESULTS}/done/claims"),
     log:
         f"{RESULTS}/log/claims.txt",
     params:
@@ -82,9 +86,11 @@ rule claims:
 rule tables:
     input:
         ROWS,
-        built=ancient(rules.claims.output),
+        rules.claims.output.done,
+        ancient(VERDICTS),
     output:
         PLAN.generated,
+        done=touch(f"{RESULTS}/done/tables"),
     log:
         f"{RESULTS}/log/tables.txt",
     params:
@@ -102,6 +108,7 @@ rule figure:
     output:
         pdf="figures/{name}.pdf",
         png=report("figures/{name}.png", caption="paper/report/figure.rst", category="Figures"),
+        done=touch(f"{RESULTS}/done/figure_{{name}}"),
     log:
         f"{RESULTS}/log/figure_{{name}}.txt",
     params:
@@ -116,9 +123,12 @@ rule figure:
 rule paper:
     input:
         ROWS,
-        built=ancient([*rules.tables.output, *expand(rules.figure.output.pdf, name=FIGURES)]),
+        rules.tables.output.done,
+        expand(rules.figure.output.done, name=FIGURES),
+        ancient([*PLAN.generated, *PDFS]),
     output:
         "paper/paper.pdf",
+        done=touch(f"{RESULTS}/done/paper"),
     log:
         f"{RESULTS}/log/paper.txt",
     params:
@@ -131,9 +141,8 @@ rule paper:
 
 rule manifest:
     input:
-        ROWS,
-        built=ancient([*rules.claims.output, *rules.tables.output, *expand(rules.figure.output, name=FIGURES)]),
-        paper=ancient(rules.paper.output),
+        rules.paper.output.done,
+        files=ancient([*ROWS, *VERDICTS, *PLAN.generated, *PDFS, *PNGS, "paper/paper.pdf"]),
     output:
         f"{RESULTS}/manifest.json",
     log:
@@ -144,4 +153,4 @@ rule manifest:
     message:
         "manifest: the hash of everything built"
     shell:
-        "fivedim manifest --scale {params.scale} {input} 2>&1 | tee -i {log}"
+        "fivedim manifest --scale {params.scale} {input.files} 2>&1 | tee -i {log}"
