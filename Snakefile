@@ -127,14 +127,14 @@ rule paper:
         expand(rules.figure.output.done, name=FIGURES),
         ancient([*PLAN.generated, *PDFS]),
     output:
-        "paper/paper.pdf",
+        pdf="paper/paper.pdf",
         done=touch(f"{RESULTS}/done/paper"),
     log:
         f"{RESULTS}/log/paper.txt",
     params:
         key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES, *DRAWN, *TEXT),
     message:
-        "paper: {output}"
+        "paper: {output.pdf}"
     shell:
         "fivedim paper 2>&1 | tee -i {log}"
 
