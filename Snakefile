@@ -1,8 +1,8 @@
 """The map: experiments -> claims -> tables, numbers, figures -> paper/paper.pdf. Plain `snakemake` builds it all.
 
 A job runs again when its key changes (the hash of all that its output follows from) or a result does. What was built
-from them is `ancient`: an edit by hand is not built upon, `fivedim verify` names it. A job's empty file in done/ tells
-those after it that it ran: Snakemake runs no job for an ancient input, not even for one that it makes anew.
+from them is `ancient`: an edit by hand is not built upon, `fivedim verify` names it. A job's empty file in
+results/.done tells those after it that it ran: Snakemake runs no job for an ancient input, not even for a new one.
 """
 
 from fivedim.evidence.pipeline import plan
@@ -21,6 +21,7 @@ EXECUTOR = config.setdefault("executor", "local")
 PLAN = plan(SCALE, FIGURES)
 RESULTS = f"results/{SCALE}"
 ROWS = expand(f"{RESULTS}/{{experiment}}.{{kind}}", experiment=PLAN.specs, kind=["csv", "json"])
+DONE = f"results/.done/{SCALE}"
 VERDICTS = [f"{RESULTS}/claims.csv", f"{RESULTS}/claims_parts.csv"]
 PDFS, PNGS = expand("figures/{name}.pdf", name=FIGURES), expand("figures/{name}.png", name=FIGURES)
 EVIDENCE = ["configs/claims.yaml", "code/fivedim/evidence/*.py"]
@@ -71,7 +72,7 @@ rule claims:
     output:
         report(VERDICTS[0], caption="paper/report/claims.rst", category="Claims"),
         VERDICTS[1],
-        done=touch(f"{RESULTS}/done/claims"),
+        done=touch(f"{DONE}/claims"),
     log:
         f"{RESULTS}/log/claims.txt",
     params:
@@ -90,7 +91,7 @@ rule tables:
         ancient(VERDICTS),
     output:
         PLAN.generated,
-        done=touch(f"{RESULTS}/done/tables"),
+        done=touch(f"{DONE}/tables"),
     log:
         f"{RESULTS}/log/tables.txt",
     params:
@@ -108,7 +109,7 @@ rule figure:
     output:
         pdf="figures/{name}.pdf",
         png=report("figures/{name}.png", caption="paper/report/figure.rst", category="Figures"),
-        done=touch(f"{RESULTS}/done/figure_{{name}}"),
+        done=touch(f"{DONE}/figure_{{name}}"),
     log:
         f"{RESULTS}/log/figure_{{name}}.txt",
     params:
@@ -128,7 +129,7 @@ rule paper:
         ancient([*PLAN.generated, *PDFS]),
     output:
         pdf="paper/paper.pdf",
-        done=touch(f"{RESULTS}/done/paper"),
+        done=touch(f"{DONE}/paper"),
     log:
         f"{RESULTS}/log/paper.txt",
     params:

@@ -46,7 +46,9 @@ def claims(
     if markdown:
         print(tables.markdown(rows))
     else:
-        Console().print(tables.render(rows, f"Claims at scale {scale}"))
+        console = Console()
+        console.width = max(console.width, 110)  # narrower, a statement is a word a line
+        console.print(tables.render(rows, f"Claims at scale {scale}"))
 
 
 def tables(scale: Scale = "laptop") -> None:

@@ -44,15 +44,14 @@ def shown(row: dict[str, str]) -> list[str]:
 
 
 def render(rows: list[dict[str, str]], title: str):
-    """A rich table with one line a claim and kind of evidence."""
+    """A rich table: the statement wraps, everything else stays on its line."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for key in SHOWN:
         numeric = key in ("reported", "expected", "value")
-        table.add_column(
-            key, justify="right" if numeric else "left", overflow="fold", ratio=3 if key == "statement" else None
-        )
+        table.add_column(key, justify="right" if numeric else "left", no_wrap=key != "statement")
     for row in rows:
         table.add_row(*shown(row), style=None if row["verdict"].startswith("holds") else "yellow")
     return table
