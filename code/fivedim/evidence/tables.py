@@ -44,7 +44,7 @@ def shown(row: dict[str, str]) -> list[str]:
 
 
 def render(rows: list[dict[str, str]], title: str):
-    """A rich table: the statement wraps, everything else stays on its line."""
+    """A rich table: a claim's statement stands once and wraps, everything else stays on its line."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -52,6 +52,7 @@ def render(rows: list[dict[str, str]], title: str):
     for key in SHOWN:
         numeric = key in ("reported", "expected", "value")
         table.add_column(key, justify="right" if numeric else "left", no_wrap=key != "statement")
-    for row in rows:
-        table.add_row(*shown(row), style=None if row["verdict"].startswith("holds") else "yellow")
+    for row, before in zip(rows, [None, *rows], strict=False):
+        told = before is not None and before["claim"] == row["claim"]
+        table.add_row(*shown(row | {"statement": ""} if told else row), style=None if row["verdict"].startswith("holds") else "yellow")
     return table
