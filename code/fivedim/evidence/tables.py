@@ -54,5 +54,8 @@ def render(rows: list[dict[str, str]], title: str):
         table.add_column(key, justify="right" if numeric else "left", no_wrap=key != "statement")
     for row, before in zip(rows, [None, *rows], strict=False):
         told = before is not None and before["claim"] == row["claim"]
-        table.add_row(*shown(row | {"statement": ""} if told else row), style=None if row["verdict"].startswith("holds") else "yellow")
+        table.add_row(
+            *shown(row | {"statement": ""} if told else row),
+            style=None if row["verdict"].startswith("holds") else "yellow",
+        )
     return table
