@@ -27,6 +27,8 @@ def draw(rows: pd.DataFrame):
                 arrow(panels[number], cell.received_from, cell.rank, cell.chunk, n)
     axes[0, 0].set(ylabel="chunk")
     axes[1, 1].set(ylabel="chunk")
+    for panel in axes[0, 1:]:
+        panel.set(xlabel="")
     key(axes[1, 0], n)
     return fig
 
