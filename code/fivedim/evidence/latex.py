@@ -85,7 +85,7 @@ def claims_table(declared: list[Claim], rows: list[Row]) -> str:
     notes = [row["why"] if row["verdict"] in (REFUTED, UNTESTED) else "" for row in rows]
     quantities = [(names[row["claim"], row["evidence"]], note, row) for row, note in zip(rows, notes, strict=True)]
     body = grouped({claim.id: claim.statement for claim in declared}, quantities)
-    return tabular("tabularx", rf"l{RAGGED}Xlrrr{RAGGED}p{{5.5em}}", head, body, width=r"{\linewidth}")
+    return tabular("tabularx", rf"l{RAGGED}Xlrrr{RAGGED}p{{6.6em}}", head, body, width=r"{\linewidth}")
 
 
 def parts_table(declared: list[Claim], rows: list[Row]) -> str:
@@ -93,7 +93,7 @@ def parts_table(declared: list[Claim], rows: list[Row]) -> str:
     head = ("Claim", "Conditions; quantity, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
     texts = {claim.id: claim.conditions or claim.statement for claim in declared}
     body = grouped(texts, [(row["part"], "", row) for row in rows])
-    return tabular("longtable", rf"l{RAGGED}p{{0.4\linewidth}}lrrr{RAGGED}p{{5.5em}}", head, body, repeat=r"\endhead")
+    return tabular("longtable", rf"l{RAGGED}p{{0.4\linewidth}}lrrr{RAGGED}p{{6.6em}}", head, body, repeat=r"\endhead")
 
 
 def grouped(texts: dict[str, str], quantities: list[tuple[str, str, Row]]) -> str:
