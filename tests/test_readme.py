@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fivedim.evidence import claims
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -38,3 +40,10 @@ def test_the_example_of_adding_a_claim_ends_with_its_verdict(tmp_path):
     with open(tmp_path / "results/smoke/claims.csv", newline="") as file:
         (verdict,) = csv.DictReader(file)
     assert (verdict["claim"], float(verdict["value"]), verdict["verdict"]) == ("2.99", 3, "holds")
+
+
+def test_the_claims_table_lists_every_claim_with_each_kind_of_evidence():
+    table = (ROOT / "README.md").read_text().partition("<!-- claims -->")[2].partition("<!-- /claims -->")[0]
+    rows = [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in table.strip().splitlines()[2:]]
+    shown = {(row[0], row[1].replace("\\", ""), row[-1]) for row in rows}
+    assert shown == {(claim.id, claim.statement, kind) for claim in claims.read(ROOT) for kind in claim.evidence}

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def rounded(cell: str) -> str:
 def markdown(rows: list[dict[str, str]]) -> str:
     """The table for a README."""
     lines = ["| " + " | ".join(SHOWN) + " |", "|" + " --- |" * len(SHOWN)]
-    lines += ["| " + " | ".join(cell.replace("|", r"\|") for cell in shown(row)) + " |" for row in rows]
+    lines += ["| " + " | ".join(re.sub(r"([|*])", r"\\\1", cell) for cell in shown(row)) + " |" for row in rows]
     return "\n".join(lines)
 
 
