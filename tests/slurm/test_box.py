@@ -57,4 +57,8 @@ def test_submitit_runs_one_task_on_each_of_two_nodes(slurm, tmp_path, monkeypatc
     executor.update_parameters(nodes=2, ntasks_per_node=1, time=5)
     job = executor.submit(node_and_task)
     assert [(node, rank) for _, node, rank in job.results()] == [(0, 0), (1, 1)]
-    assert slurm("sacct", "-X", "-n", "-P", "-j", job.job_id, "-o", "NodeList,NNodes") == "gpu[1-2]|2"
+    told = ("sacct", "-X", "-n", "-P", "-j", job.job_id, "-o", "State,NodeList,NNodes")
+    deadline = time.monotonic() + 30  # while it completes, a job counts the nodes that are not done
+    while (line := slurm(*told)) != "COMPLETED|gpu[1-2]|2" and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert line == "COMPLETED|gpu[1-2]|2"

@@ -17,7 +17,6 @@ from fivedim.lab.runs import Run, say
 from fivedim.lab.spec import resolve
 from fivedim.lab.status import Progress
 
-GRACE = 5.0  # seconds that a job may take to end after its result or its first failure
 EXECUTORS = {"local": (local.submit, local.LocalJob), "slurm": (slurm.submit, slurm.SlurmJob)}
 Job = local.LocalJob | slurm.SlurmJob
 
@@ -87,7 +86,7 @@ def wait(run: Run, attempt: Path, running: Job, interrupts: Interrupts) -> dict[
             raise run.failed(attempt, limit)
         if settled is None and ((run.folder / "result.json").exists() or failures.cause(attempt)):
             settled = time.monotonic()
-        if settled and time.monotonic() - settled > GRACE:
+        if settled and time.monotonic() - settled > running.grace:
             running.cancel()
         progress.show(state)
         interrupts.pause(running.interval)

@@ -12,12 +12,16 @@ from fivedim.lab.job import Order, task
 
 @dataclass(frozen=True)
 class LocalJob:
-    """A job by submitit's controller: its process id and start time (ids are reused, the pair is not)."""
+    """A job by submitit's controller: its process id and start time (ids are reused, the pair is not).
+
+    `grace`: the seconds that it may take to end after its result or its first failure.
+    """
 
     job_id: str
     start_time: float
     interval: float = 0.1
     lag: float = 0.0
+    grace: float = 5.0
 
     def state(self) -> str:
         """RUNNING or ENDED."""

@@ -25,11 +25,12 @@ class Site(Strict):
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job by its Slurm id."""
+    """A job by its Slurm id. `grace`: the seconds that it may take to end after its result or its first failure."""
 
     job_id: str
     interval: float = 2.0
     lag: float = 5.0
+    grace: float = 60.0  # a busy node takes its time; what is cancelled is no COMPLETED job in the site's accounts
 
     def state(self) -> str:
         """Slurm's state (with the reason while PENDING), ENDED, or UNREACHABLE where the controller does not answer."""
