@@ -57,8 +57,5 @@ def test_submitit_runs_one_task_on_each_of_two_nodes(slurm, tmp_path, monkeypatc
     executor.update_parameters(nodes=2, ntasks_per_node=1, time=5)
     job = executor.submit(node_and_task)
     assert [(node, rank) for _, node, rank in job.results()] == [(0, 0), (1, 1)]
-    told = ("sacct", "-X", "-n", "-P", "-j", job.job_id, "-o", "State,NodeList,NNodes")
-    deadline = time.monotonic() + 30  # while it completes, a job counts the nodes that are not done
-    while (line := slurm(*told)) != "COMPLETED|gpu[1-2]|2" and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert line == "COMPLETED|gpu[1-2]|2"
+    accounted(slurm, job.job_id, "COMPLETED|0:0")  # until then it counts the nodes that are not done
+    assert slurm("sacct", "-X", "-n", "-P", "-j", job.job_id, "-o", "NodeList,NNodes") == "gpu[1-2]|2"
