@@ -5,7 +5,7 @@ of the input, once for that of the weight): 2 + 4 = 6 FLOP a weight and token. S
 since the embedding below it wants the gradient of its output. Looking a token up costs none.
 """
 
-from fivedim.ledger.gpt import GPTShape, idle, matrices, parameters
+from fivedim.ledger.gpt import GPTShape, idle, matrices
 
 SECONDS_A_DAY = 86400
 
@@ -39,11 +39,6 @@ def remainder(shape: GPTShape, length: int, sequences: int) -> dict[str, int]:
     scores = 4 * shape.layers * shape.width * length * tokens
     extra = {"attention scores": 3 * scores, "scores computed again": shape.fused_attention * scores // 2}
     return extra | {name: -6 * count * tokens for name, count in idle(shape).items()}
-
-
-def estimate(shape: GPTShape, length: int, sequences: int) -> int:
-    """6 * Psi * D with all of the shape's parameters."""
-    return 6 * parameters(shape) * length * sequences
 
 
 def years(flop: float, rate: float, days: float) -> float:
