@@ -7,14 +7,14 @@ for any number of rows: part i of `rows` over N ranks has `rows // N` of them, t
 """
 
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from math import prod
 
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from fivedim.comm import counter
-from fivedim.comm.executor import Buffer, execute
+from fivedim.comm.executor import Program, compile, execute
 from fivedim.comm.schedule import Step
 from fivedim.errors import FAILED, UserError
 from fivedim.ledger.traffic import split
@@ -68,11 +68,17 @@ class Algorithm:
         in_place = out is x and has == wanted
         if out is not None and (out.numel() != elements or out.dtype != x.dtype or (out is x and has and not in_place)):
             raise UserError(f"{self.collective}: out must be another tensor of {elements} {x.dtype}", FAILED)
-        target = Buffer(wanted, x.new_empty(elements) if out is None else out.detach().view(-1), sizes)
-        source = target if in_place else Buffer(has, x.detach().contiguous().view(-1), sizes)
-        steps = self.schedule(rank, ranks, root) if self.rooted else self.schedule(rank, ranks)
+        target = x.new_empty(elements) if out is None else out.detach().view(-1)
+        source = target if in_place else x.detach().contiguous().view(-1)
+        program = self._program(rank, ranks, root, tuple(sizes), in_place)
         counter.record(self.collective, self.name, group, x, "handed", 1, 0)
-        return execute(steps, source, target, group, self.collective, self.name)
+        return execute(program, source, target, group, self.collective, self.name)
+
+    @lru_cache(maxsize=4096)  # noqa: B019  an algorithm lives as long as its module
+    def _program(self, rank: int, ranks: int, root: int, sizes: tuple[int, ...], in_place: bool) -> Program:
+        """A rank's program, compiled once for a size."""
+        steps = self.schedule(rank, ranks, root) if self.rooted else self.schedule(rank, ranks)
+        return compile(steps, sizes, self.has(rank, ranks, root), self.wants(rank, ranks, root), in_place)
 
     def _whole(self, x: Tensor, group: ProcessGroup, root: int = 0, out: Tensor | None = None) -> Tensor:
         """For collectives of whole tensors: cut x's elements into the algorithm's blocks."""
