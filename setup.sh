@@ -41,12 +41,17 @@ venv_package() { # Debian keeps ensurepip in a package of its own
   "$1" -c 'import ensurepip, venv' 2> /dev/null || "$1" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'
 }
 
-install_system() { # PACKAGE... by apt, with no service started
+may_install() { # PACKAGE... whether apt can, asked before anything long starts; sets sudo
+  sudo=""
   [ $# -gt 0 ] || return 0
-  local sudo="" log
   command -v apt-get > /dev/null || die "needs $*: install them (these are Debian's names) and run this again"
   [ "$(id -u)" = 0 ] || sudo="sudo -n"
   [ -z "$sudo" ] || sudo -n true 2> /dev/null || die "needs $*: run 'sudo apt-get install --no-install-recommends $*', then this again"
+}
+
+install_system() { # PACKAGE... by apt, with no service started
+  [ $# -gt 0 ] || return 0
+  local log
   echo "fivedim: installing $*"
   log=$(mktemp)
   if [ ! -e /usr/sbin/policy-rc.d ]; then
@@ -91,10 +96,15 @@ case ${1:-} in
   *) die "setup.sh ${1:-}: say python, paper, cluster or box" ;;
 esac
 packages=$(lacking $things)
+venv=""
 if [ "$1" != box ]; then
   python=$(pick_python)
-  [ -x .venv/bin/python ] || packages="$packages $(venv_package "$python")"
+  [ -x .venv/bin/python ] || venv=$(venv_package "$python")
 fi
-install_system $packages
+may_install $packages $venv
+install_system $venv
+trap wait EXIT # a failure of one ends after the other, never under it
+install_system $packages & # beside pip: each waits for the network and the disk more than for a core
 [ "$1" = box ] || install_python "$python"
+wait "$!"
 [ -L .venv ] || [ "$1" = box ] || touch ".venv/ready-$1"
