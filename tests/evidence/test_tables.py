@@ -50,11 +50,10 @@ def test_the_claims_table_escapes_rounds_and_names_a_claim_once(rows):
     assert r"2.2 & N = 8 & " in files["parts.tex"]
     assert files["claims_a10.tex"].count("10.1 &") == 1
     assert files["claims_a10.tex"].count("refuted as stated") == 2
-    why = r" & \textit{all-reduce at N=8: 1.75 against 1 reported, outside abs 0} &  &  &  &  &  \\"
+    why = r" & \textit{all-reduce at N=8: 1.75 against 1 reported, outside abs 0} &  &  &  &  &  &  \\"
     assert files["claims_a10.tex"].count(why) == 2
-    assert (
-        r"gather\_root [S] & \textit{exact} & -- & \num{0.3333} & \num{0.125} & refuted as stated" in files["parts.tex"]
-    )
+    told = r"gather\_root [S] & \textit{exact} & -- & \num{0.3333} & \num{0.125} & \num{0} & refuted as stated"
+    assert told in files["parts.tex"]
 
 
 def test_every_number_has_a_key_and_only_what_is_given(rows):
@@ -94,11 +93,30 @@ def test_the_sizes_of_techniques_stand_beside_the_published_ones(rows):
         ("1.23456", "1.235"),
         ("4.2e+22", "4.2e+22"),
         ("1e-05", "1e-05"),
+        ("186745.3", "186745"),
         ("", ""),
     ],
 )
 def test_numbers_are_rounded_for_the_reader(cell, shown):
     assert tables.rounded(cell) == shown
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "set_as"),
+    [
+        ("", ""),
+        ("abs 0", r"\num{0}"),
+        ("rel 0.1; shape rel 0.25", r"\qty{10}{\percent} (\qty{25}{\percent})"),
+        ("abs 2 + rel 0.005", r"\num{2} + \qty{0.5}{\percent}"),
+    ],
+)
+def test_a_tolerance_is_set_as_share_or_number(tolerance, set_as):
+    assert latex.band(tolerance) == set_as
+
+
+def test_symbols_and_units_are_set_as_mathematics():
+    assert latex.prose("6*Psi*D & more") == r"6$\cdot$$\Psi$$\cdot$D \& more"
+    assert latex.with_unit("floor", "us") == r"floor [\textmu{}s]"
 
 
 def test_markdown_and_terminal_show_every_row(rows):

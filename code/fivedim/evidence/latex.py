@@ -1,5 +1,6 @@
 """paper/generated/*.tex: numbers, claims tables, provenance. The same results give the same bytes."""
 
+import re
 from collections import Counter
 from itertools import groupby
 from typing import Any
@@ -19,6 +20,7 @@ RESULT = r"""\sisetup{group-digits=integer}  % 0.3333, never 0.333,3
 \newcommand{\fivedim@number}[2]{\expandafter\def\csname fivedim@#1\endcsname{#2}}
 """
 
+COMPARED = ("Evidence", "Reported", "Expected", "Ours", "Tolerance", "Verdict")
 RAGGED = r">{\raggedright\arraybackslash}"
 
 SPECIAL = {
@@ -28,8 +30,35 @@ SPECIAL = {
 }  # fmt: skip
 
 
+SYMBOLS = {"*": r"$\cdot$", "Psi": r"$\Psi$"}  # how claims write them
+
+
 def escape(text: Any) -> str:
     return "".join(SPECIAL.get(letter, letter) for letter in str(text))
+
+
+def prose(text: str) -> str:
+    """A claim's words, its symbols as mathematics."""
+    return re.sub("|".join(map(re.escape, SYMBOLS)), lambda found: SYMBOLS[found[0]], escape(text))
+
+
+def unit(text: str) -> str:
+    """A unit as it is set: ASCII in the configuration."""
+    return r"\textmu{}s" if text == "us" else prose(text)
+
+
+def band(tolerance: str) -> str:
+    """A tolerance as claims.csv has it, `rel 0.1; shape rel 0.25`, as 10 % (25 %); an absolute one is a number."""
+    near, _, shape = tolerance.partition("; shape ")
+    return " ".join(filter(None, [_width(near), rf"({_width(shape)})" if shape else ""]))
+
+
+def _width(text: str) -> str:
+    """`abs 0.1`, `rel 0.1`, or both joined by ` + `."""
+    parts = [each.split() for each in text.split(" + ") if each]
+    return " + ".join(
+        rf"\num{{{value}}}" if key == "abs" else rf"\qty{{{100 * float(value):g}}}{{\percent}}" for key, value in parts
+    )
 
 
 def number(cell: str, missing: str = "--") -> str:
@@ -74,46 +103,47 @@ def numbers(headlines: list[Row], parts: list[Row]) -> str:
 def fields(row: Row) -> dict[str, str]:
     """What \\result can print of a row: a number that was not given is not defined, so that using it is an error."""
     given = {key: number(row[key]) for key in ("reported", "expected") if row[key]}
-    words = {"unit": escape(row["unit"]), "verdict": escape(row["verdict"])}
+    words = {"unit": unit(row["unit"]), "verdict": escape(row["verdict"])}
     return {"value": number(row["value"], "not testable here")} | given | words
 
 
 def claims_table(declared: list[Claim], rows: list[Row]) -> str:
     """One article's claims over the text's width: the statement, a line for each kind of evidence, why it fails."""
-    head = ("Claim", "Statement; quantity, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
+    head = ("Claim", "Statement; quantity [unit]", *COMPARED)
     names = {(claim.id, kind): evidence.headline.name for claim in declared for kind, evidence in claim.kinds()}
     notes = [row["why"] if row["verdict"] in (REFUTED, UNTESTED) else "" for row in rows]
     quantities = [(names[row["claim"], row["evidence"]], note, row) for row, note in zip(rows, notes, strict=True)]
     body = grouped({claim.id: claim.statement for claim in declared}, quantities)
-    return tabular("tabularx", rf"l{RAGGED}Xlrrr{RAGGED}p{{6.6em}}", head, body, width=r"{\linewidth}")
+    return tabular("tabularx", rf"l{RAGGED}Xlrrrr{RAGGED}p{{5.4em}}", head, body, width=r"{\linewidth}")
 
 
 def parts_table(declared: list[Claim], rows: list[Row]) -> str:
     """The conditions of every claim and its further quantities, over several pages of one-column text."""
-    head = ("Claim", "Conditions; quantity, [unit]", "Evidence", "Reported", "Expected", "Ours", "Verdict")
+    head = ("Claim", "Conditions; quantity [unit]", *COMPARED)
     texts = {claim.id: claim.conditions or claim.statement for claim in declared}
     body = grouped(texts, [(row["part"], "", row) for row in rows])
-    return tabular("longtable", rf"l{RAGGED}p{{0.4\linewidth}}lrrr{RAGGED}p{{6.6em}}", head, body, repeat=r"\endhead")
+    return tabular("longtable", rf"l{RAGGED}p{{0.36\linewidth}}lrrrr{RAGGED}p{{5.4em}}", head, body, repeat=r"\endhead")
 
 
 def grouped(texts: dict[str, str], quantities: list[tuple[str, str, Row]]) -> str:
     """A block a claim: its id and text, then a line for each (name, note, row), the note on a line of its own."""
     blocks = []
     for claim, group in groupby(quantities, key=lambda each: each[2]["claim"]):
-        lines = [line(claim, escape(texts[claim]), *[""] * 5)]
+        lines = [line(claim, prose(texts[claim]), *[""] * len(COMPARED))]
         for name, note, row in group:
             lines.append(line("", with_unit(name, row["unit"]), rf"\textit{{{row['evidence']}}}", *compared(row)))
-            lines += [line("", rf"\textit{{{escape(note)}}}", *[""] * 5)] if note else []
+            lines += [line("", rf"\textit{{{prose(note)}}}", *[""] * len(COMPARED))] if note else []
         blocks.append("\n".join(lines))
     return "\n\\addlinespace\n".join(blocks)
 
 
-def with_unit(text: str, unit: str) -> str:
-    return escape(f"{text} [{unit}]" if unit else text)
+def with_unit(text: str, measure: str) -> str:
+    return f"{prose(text)} [{unit(measure)}]" if measure else prose(text)
 
 
 def compared(row: Row) -> list[str]:
-    return [*(number(row[key]) for key in ("reported", "expected", "value")), escape(row["verdict"] or "shown")]
+    numbers = [number(row[key]) for key in ("reported", "expected", "value")]
+    return [*numbers, band(row["tolerance"]), escape(row["verdict"] or "shown")]
 
 
 def line(*cells: str) -> str:

@@ -10,9 +10,9 @@ from fivedim.errors import FAILED, USAGE, UserError
 
 PACKAGES = "latexmk texlive-latex-recommended texlive-latex-extra texlive-fonts-recommended texlive-science"
 
-FAULT = re.compile(
-    r"^(?:! (?P<error>.+)|\S+\.tex:(?P<line>\d+: .+)|(?:LaTeX|Package \S+) Warning: (?P<warning>.*undefined.*))",
-    re.MULTILINE,
+FAULTS = (  # an error first: before it, an early pass has warned of references that a later one would have found
+    re.compile(r"^(?:! |\S+\.tex:)(.+)", re.MULTILINE),
+    re.compile(r"^(?:LaTeX|Package \S+) Warning: (.*undefined.*)", re.MULTILINE),
 )
 
 
@@ -32,6 +32,7 @@ def build(root: Path) -> None:
 
 
 def reason(log: Path) -> str:
-    """The first fault that LaTeX's log names."""
-    found = FAULT.search(log.read_text(errors="replace")) if log.is_file() else None
-    return next(filter(None, found.groups())) if found else "latexmk failed"
+    """The first error that LaTeX's log names; without one, the first undefined reference."""
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    found = next(filter(None, (fault.search(text) for fault in FAULTS)), None)
+    return found[1] if found else "latexmk failed"

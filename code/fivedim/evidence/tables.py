@@ -29,8 +29,10 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def rounded(cell: str) -> str:
-    """A number for a reader: whole numbers as they are, others with 4 significant digits; the CSV has them all."""
-    return cell if not cell or cell.lstrip("-").isdigit() else f"{float(cell):.4g}"
+    """A number for a reader: whole ones as they are, others to 4 digits or to the unit; the CSV has all."""
+    if not cell or cell.lstrip("-").isdigit():
+        return cell
+    return f"{float(cell):.0f}" if 1e4 <= abs(float(cell)) < 1e9 else f"{float(cell):.4g}"
 
 
 def markdown(rows: list[dict[str, str]]) -> str:
