@@ -1,8 +1,9 @@
 """The map: experiments -> claims -> tables, numbers, figures -> paper/paper.pdf. Plain `snakemake` builds it all.
 
-A job runs again when its key changes (the hash of all that its output follows from) or a result does. What was built
-from them is `ancient`: an edit by hand is not built upon, `fivedim verify` names it. A job's empty file in
-results/.done tells those after it that it ran: Snakemake runs no job for an ancient input, not even for a new one.
+A job runs again when its key changes (the hash of all that its output follows from: the name of an empty file in
+results/.keys that it takes as input) or a result does. What was built from them is `ancient`: an edit by hand is not
+built upon, `fivedim verify` names it. A job's empty file in results/.done tells those after it that it ran: Snakemake
+runs no job for an ancient input, not even for a new one. Parameters look at the output, so that Snakemake compares none.
 """
 
 from fivedim.evidence.pipeline import plan
@@ -28,6 +29,8 @@ EVIDENCE = ["configs/claims.yaml", "code/fivedim/evidence/*.py"]
 SIZES = ["configs/reported/sizes.csv", "code/fivedim/**/*.py"]  # what the table of code sizes counts
 TEXT = ["paper/*.tex", "paper/sections/*.tex", "paper/references.bib", "paper/latexmkrc"]
 DRAWN = ["figures/*.py", "code/fivedim/evidence/style.py", "code/fivedim/ledger/*.py"]
+RUNS = {name: PLAN.run(name) for name in PLAN.specs}  # key files, there before Snakemake looks for what exists
+DRAWINGS = {name: PLAN.job(f"figure_{name}", FIGURES[name], *DRAWN) for name in FIGURES}
 
 
 container: "docker://python:3.11"  # for `--sdm apptainer`; without it the active environment is used
@@ -46,6 +49,8 @@ rule all:
 
 
 rule experiment:
+    input:
+        key=lambda wildcards: ancient(RUNS[wildcards.experiment]),
     output:
         csv=f"{RESULTS}/{{experiment}}.csv",
         json=f"{RESULTS}/{{experiment}}.json",
@@ -57,9 +62,8 @@ rule experiment:
         executor=EXECUTOR,  # where a job runs is no parameter: changing it re-runs nothing
         machine=lambda wildcards: 100 if PLAN.specs[wildcards.experiment].timing else 1,  # 100: alone
     params:
-        key=lambda wildcards: PLAN.specs[wildcards.experiment].key,
-        title=lambda wildcards: PLAN.titles[wildcards.experiment],
-        scale=SCALE,
+        title=lambda wildcards, output: PLAN.titles[wildcards.experiment],
+        scale=lambda wildcards, output: SCALE,
     message:
         "{wildcards.experiment}: {params.title}"
     shell:
@@ -69,6 +73,7 @@ rule experiment:
 rule claims:
     input:
         ROWS,
+        key=ancient(PLAN.job("claims", PLAN.specs, *EVIDENCE)),
     output:
         report(VERDICTS[0], caption="paper/report/claims.rst", category="Claims"),
         VERDICTS[1],
@@ -76,8 +81,7 @@ rule claims:
     log:
         f"{RESULTS}/log/claims.txt",
     params:
-        key=PLAN.key(PLAN.specs, *EVIDENCE),
-        scale=SCALE,
+        scale=lambda wildcards, output: SCALE,
     message:
         "claims: every verdict from the results"
     shell:
@@ -89,14 +93,14 @@ rule tables:
         ROWS,
         rules.claims.output.done,
         ancient(VERDICTS),
+        key=ancient(PLAN.job("tables", PLAN.specs, *EVIDENCE, *SIZES)),
     output:
         PLAN.generated,
         done=touch(f"{DONE}/tables"),
     log:
         f"{RESULTS}/log/tables.txt",
     params:
-        key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES),
-        scale=SCALE,
+        scale=lambda wildcards, output: SCALE,
     message:
         "tables: the paper's tables and numbers"
     shell:
@@ -106,6 +110,7 @@ rule tables:
 rule figure:
     input:
         lambda wildcards: expand(f"{RESULTS}/{{experiment}}.csv", experiment=FIGURES[wildcards.name]),
+        key=lambda wildcards: ancient(DRAWINGS[wildcards.name]),
     output:
         pdf="figures/{name}.pdf",
         png=report("figures/{name}.png", caption="paper/report/figure.rst", category="Figures"),
@@ -113,8 +118,7 @@ rule figure:
     log:
         f"{RESULTS}/log/figure_{{name}}.txt",
     params:
-        key=lambda wildcards: PLAN.key(FIGURES[wildcards.name], *DRAWN),
-        results=RESULTS,
+        results=lambda wildcards, output: RESULTS,
     message:
         "figure: {wildcards.name}"
     shell:
@@ -127,13 +131,12 @@ rule paper:
         rules.tables.output.done,
         expand(rules.figure.output.done, name=FIGURES),
         ancient([*PLAN.generated, *PDFS]),
+        key=ancient(PLAN.job("paper", PLAN.specs, *EVIDENCE, *SIZES, *DRAWN, *TEXT)),
     output:
         pdf="paper/paper.pdf",
         done=touch(f"{DONE}/paper"),
     log:
         f"{RESULTS}/log/paper.txt",
-    params:
-        key=PLAN.key(PLAN.specs, *EVIDENCE, *SIZES, *DRAWN, *TEXT),
     message:
         "paper: {output.pdf}"
     shell:
@@ -143,14 +146,14 @@ rule paper:
 rule manifest:
     input:
         rules.paper.output.done,
+        key=rules.paper.input.key,
         files=ancient([*ROWS, *VERDICTS, *PLAN.generated, *PDFS, *PNGS, "paper/paper.pdf"]),
     output:
         f"{RESULTS}/manifest.json",
     log:
         f"{RESULTS}/log/manifest.txt",
     params:
-        key=rules.paper.params.key,
-        scale=SCALE,
+        scale=lambda wildcards, output: SCALE,
     message:
         "manifest: the hash of everything built"
     shell:
