@@ -12,6 +12,7 @@ from fivedim.errors import UserError
 from fivedim.lab import ranks
 from fivedim.model import GPT, GPTConfig
 from fivedim.optim import adamw, sgd
+from tests.data_parallel.cases import close
 
 SMALL = GPTConfig(vocabulary=11, context=8, layers=1, heads=2, width=12)  # its embedding is tied
 GRADIENTS = 16
@@ -33,10 +34,6 @@ def batch(position, step):
     if step == 2:
         targets.view(-1)[VALID[position] :] = train.IGNORE
     return tokens, targets
-
-
-def close(found, wanted, what):
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12, msg=lambda text: f"{what}: {text}")
 
 
 def same_everywhere(model, group):
@@ -174,8 +171,8 @@ class Odd(torch.nn.Module):
 
     def forward(self, x):
         """A dict of outputs, one of them without graph."""
-        y = torch.cat([x @ self.wide.t(), x[:, :1]], 1)[:, :3]
-        return {"y": [y * self.low.double() * self.scale + self.frozen], "empty": self.empty.sum(), "x": x}
+        y = x @ self.wide
+        return {"y": [y[:, :3] * self.low.double() * self.scale + self.frozen], "empty": self.empty.sum(), "x": x}
 
 
 def unlike():
@@ -194,9 +191,8 @@ def unlike():
             if name == "frozen":
                 assert ours.grad is None
                 continue
-            assert ours.grad.dtype == theirs.grad.dtype
-            tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 5e-2}[ours.dtype]
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=tolerance, msg=name)
+            tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2}[ours.dtype]
+            close(ours.grad, theirs.grad, name, tolerance * theirs.grad.abs().max().item() if theirs.numel() else 0)
 
 
 def large_halves():

@@ -1,7 +1,7 @@
 """A bucket: gradients that lie and travel together."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed import ProcessGroup
 
 from fivedim import comm
@@ -27,15 +27,16 @@ class Bucket:
     def take(self, name: str) -> None:
         """Move a gradient into the bucket, unless it is there."""
         parameter, view = self.parameters[name], self.views[name]
-        if parameter.grad is view:
+        gradient = parameter.grad
+        if gradient is view:
             return
-        if parameter.grad.layout != torch.strided or parameter.grad.dtype != view.dtype:
+        if gradient.layout != view.layout or gradient.dtype != view.dtype:
             raise UserError(
-                f"{name}: its gradient is {parameter.grad.layout} {parameter.grad.dtype}, its bucket dense {view.dtype}: "
+                f"{name}: its gradient is {gradient.layout} {gradient.dtype}, its bucket {view.layout} {view.dtype}: "
                 "use dense gradients, and set the precision before wrapping the model",
                 FAILED,
             )
-        view.copy_(parameter.grad)
+        view.copy_(gradient)
         parameter.grad = view
 
     def launch(self, group: ProcessGroup) -> Pending:
