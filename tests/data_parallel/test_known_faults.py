@@ -225,9 +225,10 @@ def buffered():
     for group in (dist.group.WORLD, grid.group("dp")):
         torch.manual_seed(dist.get_rank())
         model = Buffers()
-        optimizer = MixedPrecision(model.linear.parameters(), sgd)
+        optimizer = MixedPrecision(model.linear.parameters(), sgd, accumulate=torch.float32)
         replica = Overlapped(model, group)
         buffers_are_position_0s(model, group)
+        assert {bucket.flat.dtype for bucket in replica.buckets} == {torch.float32}  # in which bf16 weights accumulate
         for _ in range(3):
             replica(torch.randn(3, 4)).square().sum().backward()
             optimizer.step()
