@@ -81,7 +81,9 @@ def _match_row(cfg: DataParallelMatchConfig, group: ProcessGroup, wrapper: str, 
     ours, serial, misses = make(model.parameters()), make(twin.parameters()), []
     for step in range(cfg.steps):
         batches = [_batch(cfg, position, step) for position in range(group.size())]
-        train.step(replica, ours, [batches[group.rank()]], group if mean == "whole batch" else None)
+        own = batches[group.rank() : group.rank() + 1]
+        share = data_parallel.mean(train.valid_tokens(own), group) if mean == "whole batch" else None
+        train.step(replica, ours, own, share)
         train.step(twin, serial, batches)
         pairs = list(zip(model.parameters(), twin.parameters(), strict=True))
         misses.append([max(miss(a.grad, b.grad) for a, b in pairs), max(miss(a, b) for a, b in pairs)])
