@@ -18,15 +18,24 @@ IGNORE = -100
 Batch = tuple[Tensor, Tensor]
 
 
-def step(model: Callable[[Tensor], Tensor], optimizer: Any, microbatches: Sequence[Batch]) -> Tensor:
+def step(
+    model: Callable[[Tensor], Tensor],
+    optimizer: Any,
+    microbatches: Sequence[Batch],
+    valid: Tensor | None = None,
+) -> Tensor:
     """One optimizer step on the mean loss over all valid tokens of `microbatches` of (tokens, targets), each [B, T].
 
     Every token weighs the same however the microbatches are cut (a mean of their means would favour short ones), and
     one without valid targets adds nothing. Returns the loss in nats a token, a scalar without graph. The gradients stay
     alive until the next step. Sends nothing.
+
+    Where `model` averages gradients over ranks, `valid` is the mean number of valid tokens on a rank
+    (`data_parallel.mean(train.valid_tokens(microbatches), group)`); the loss is then the mean of the ranks' results.
     """
     optimizer.zero_grad()
-    valid = sum((targets != IGNORE).sum() for _, targets in microbatches).clamp(min=1)
+    valid = valid_tokens(microbatches) if valid is None else valid
+    valid = valid.masked_fill(valid == 0, 1)
     loss = torch.zeros((), device=valid.device)
     for tokens, targets in microbatches:
         part = cross_entropy(model(tokens), targets, IGNORE)[0] / valid
@@ -34,6 +43,11 @@ def step(model: Callable[[Tensor], Tensor], optimizer: Any, microbatches: Sequen
         loss = loss + part.detach()
     optimizer.step()
     return loss
+
+
+def valid_tokens(microbatches: Sequence[Batch]) -> Tensor:
+    """How many targets count, a scalar."""
+    return sum((targets != IGNORE).sum() for _, targets in microbatches)
 
 
 class TrainConfig(BaseModel):
