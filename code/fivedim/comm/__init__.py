@@ -23,6 +23,7 @@ from fivedim.comm.collectives import (
     scatter,
 )
 from fivedim.comm.counter import Kind, Traffic, count
+from fivedim.comm.latency import latency
 
 __all__ = [
     "ALGORITHMS",
@@ -45,6 +46,7 @@ __all__ = [
     "exchange",
     "gather",
     "halving",
+    "latency",
     "pairwise",
     "reduce",
     "reduce_scatter",
