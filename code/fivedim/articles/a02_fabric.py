@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import median, quantiles
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from fivedim.comm import Algorithm
+    from fivedim.lab.fabric import Fabric
     from fivedim.ledger.topology import Topology
 
 FLOAT32 = 4  # bytes
+Trial = tuple[int, float]  # bytes of the whole tensor, seconds of a hop's latency
 RING = ("all_reduce", "reduce_scatter", "all_gather")
 
 # What carries a collective out for large tensors, as in ledger.topology.PATTERNS.
@@ -37,7 +39,7 @@ class FabricConfig(MachineConfig):
     `group_sizes` are the numbers of ranks.
     """
 
-    dilation: float = 4000
+    dilation: float = 2000
     group_sizes: tuple[int, ...] = (2, 4, 8)
 
 
@@ -49,28 +51,31 @@ class WireBytesConfig(FabricConfig):
     in_a_row: int = 1
 
 
-class RingTimesConfig(FabricConfig):
-    """Tensors of `sizes` bytes without latency, of `small` bytes with it; the median of `repeats` windows.
+class WindowsConfig(FabricConfig):
+    """Times are of `repeats` windows, each of `in_a_row` calls."""
 
-    A window is `in_a_row` calls. `latency_us` is a hop's at full speed: declared, between the reported floors over
-    their hops (5.7, 2.4 and 4.2 us at N = 2, 4 and 8).
-    """
-
-    sizes: tuple[int, ...] = (2**20,)
-    small: tuple[int, ...] = (2**12, 2**14)
-    latency_us: float = 4.1
     repeats: int = 5
     in_a_row: int = 2
 
 
-class PlateausConfig(FabricConfig):
-    """Tensors of `size` bytes; a slow joint has `joint` of the links' rate. Windows as in RingTimesConfig."""
+class RingTimesConfig(WindowsConfig):
+    """Tensors of `sizes` bytes without latency, of `small` bytes with it.
+
+    `latency_us` is a hop's at full speed. Declared: the reported floors over their hops are 5.7, 2.4 and 4.2 us at N =
+    2, 4 and 8.
+    """
+
+    sizes: tuple[int, ...] = (2**20, 2**21, 2**22)
+    small: tuple[int, ...] = (2**12, 2**14, 2**16)
+    latency_us: float = 4.1
+
+
+class PlateausConfig(WindowsConfig):
+    """Tensors of `size` bytes; a slow joint has `joint` of the links' rate."""
 
     size: int = 2**20
     joint: float = 0.5
     budgets: tuple[Literal["duplex", "shared", "hairpin"], ...] = ("duplex", "shared", "hairpin")
-    repeats: int = 3
-    in_a_row: int = 2
 
 
 def wire_bytes(cfg: WireBytesConfig) -> list[dict]:
@@ -115,7 +120,6 @@ def _every_call(elements: int, group: ProcessGroup) -> Iterator[tuple[str, str, 
     from functools import partial
 
     from fivedim import comm
-    from fivedim.articles.a02_correctness import GATHERED
 
     for algorithm in comm.ALGORITHMS:
         yield algorithm.collective, algorithm.name, "handed", _prepared(algorithm, elements, group)
@@ -163,18 +167,20 @@ def ring_times(cfg: RingTimesConfig) -> list[dict]:
     from fivedim.lab.cost_model import CostModel
 
     links = replace(fabric.dilated(CostModel.of(cfg.machine).topology, cfg.dilation), budget="duplex", joint=None)
+    latency = cfg.latency_us * cfg.dilation / 1e6
+    trials = [*((size, latency) for size in cfg.small), *((size, 0.0) for size in cfg.sizes)]
     rows = []
     with fabric.build(links) as fab:
         for done, n in enumerate(cfg.group_sizes):
             progress.step(done, len(cfg.group_sizes), f"N = {n}")
-            for latency, sizes in ((0.0, cfg.sizes), (cfg.latency_us * cfg.dilation / 1e6, cfg.small)):
-                for size in sizes:
-                    seconds = _seconds(fab, n, RING, size, cfg, latency)
-                    rows += _ring_rows(seconds, n, size, latency, links.rate, cfg)
+            for (size, latency), seconds in _seconds(fab, n, RING, trials, cfg):
+                rows += _ring_rows(seconds, n, size, latency, links.rate, cfg)
     return rows
 
 
-def _ring_rows(seconds: dict[str, list[float]], n: int, size: int, latency: float, rate: float, cfg) -> Iterator[dict]:
+def _ring_rows(
+    seconds: dict[str, list[float]], n: int, size: int, latency: float, rate: float, cfg: WindowsConfig
+) -> Iterator[dict]:
     from fivedim.ledger.collectives import HOPS
     from fivedim.ledger.time import BUS_FACTORS
 
@@ -194,8 +200,9 @@ def _ring_rows(seconds: dict[str, list[float]], n: int, size: int, latency: floa
 def plateaus_emulated(cfg: PlateausConfig) -> list[dict]:
     """Bus bandwidth of each collective over the links' rate, under every link model, beside the max-flow prediction.
 
-    A row is one collective, N and model (`budget`, `slow_joint`): median and deciles over the windows, the prediction,
-    and by how much the median is `over` it. Sends each collective's volume `1 + in_a_row` times a window.
+    A row is one collective, N and model (`budget`, `slow_joint`; only an N that crosses the joint): median and deciles
+    over the windows, the prediction, and by how much the median is `over` it. Sends each collective's volume `1 +
+    in_a_row` times a window.
     """
     from fivedim.lab import fabric, progress
     from fivedim.lab.cost_model import CostModel
@@ -207,8 +214,9 @@ def plateaus_emulated(cfg: PlateausConfig) -> list[dict]:
         progress.step(done, len(models), f"{budget} {'with a slow joint' if joint else ''}")
         links = replace(machine, budget=budget, joint=joint)
         with fabric.build(links) as fab:
-            for n in cfg.group_sizes:
-                rows += _plateau_rows(_seconds(fab, n, BANDWIDTH_OPTIMAL, cfg.size, cfg), links, n, cfg)
+            for n in (n for n in cfg.group_sizes if joint is None or n > len(machine.sockets[0])):
+                for _, seconds in _seconds(fab, n, BANDWIDTH_OPTIMAL, [(cfg.size, 0.0)], cfg):
+                    rows += _plateau_rows(seconds, links, n, cfg)
     return rows
 
 
@@ -230,41 +238,78 @@ def _stated(values: Sequence[float], unit: str) -> dict[str, float]:
     return {f"median_{unit}": median(values), f"low_{unit}": low, f"high_{unit}": high}
 
 
-def _seconds(fab, n: int, collectives, size: int, cfg, latency: float = 0.0) -> dict[str, list[float]]:
-    """Seconds a call in every window, by collective: those of the rank that took longest."""
-    of_ranks = fab.run(_windows, n, tuple(collectives), size // FLOAT32, cfg.repeats, cfg.in_a_row, latency)
-    slowest = ([max(window) for window in zip(*ranks, strict=True)] for ranks in zip(*of_ranks, strict=True))
-    return dict(zip(collectives, slowest, strict=True))
+def _seconds(
+    fab: Fabric, n: int, collectives: Iterable[str], trials: Sequence[Trial], cfg: WindowsConfig
+) -> Iterator[tuple[Trial, dict[str, list[float]]]]:
+    """Of every trial, (bytes, latency), the seconds a call in every window, by collective: the slowest rank's."""
+    names = tuple(collectives)
+    for trial, *of_ranks in zip(trials, *fab.run(_windows, n, names, trials, cfg), strict=True):
+        slowest = ([max(window) for window in zip(*ranks, strict=True)] for ranks in zip(*of_ranks, strict=True))
+        yield trial, dict(zip(names, slowest, strict=True))
 
 
-def _windows(
-    collectives: Sequence[str], elements: int, repeats: int, in_a_row: int, latency: float
-) -> list[list[float]]:
-    """This rank's seconds a call in every window, the collectives in turn.
-
-    A window begins when one call is over and the links are busy: the pipeline is full and no bucket has saved up.
-    """
-    from time import perf_counter
-
+def _windows(collectives: Sequence[str], trials: Sequence[Trial], cfg: WindowsConfig) -> list[list[list[float]]]:
+    """This rank's seconds a call: by trial, collective and window; the collectives take turns."""
     import torch.distributed as dist
 
     from fivedim import comm
 
-    group = dist.group.WORLD
-    calls = [_prepared(_algorithm(name), elements, group) for name in collectives]
-    seconds: list[list[float]] = [[] for _ in calls]
-    with comm.latency(latency):
-        for _, (call, windows) in product(range(repeats), zip(calls, seconds, strict=True)):
-            comm.barrier(group)
-            call()
-            start = perf_counter()
-            for _ in range(in_a_row):
-                call()
-            windows.append((perf_counter() - start) / in_a_row)
-    return seconds
+    group, found = dist.group.WORLD, []
+    for size, latency in trials:
+        calls = [_prepared(_algorithm(name), size // FLOAT32, group) for name in collectives]
+        with comm.latency(latency):
+            turns = [[_window(call, cfg.in_a_row, group) for call in calls] for _ in range(cfg.repeats)]
+        found.append([list(windows) for windows in zip(*turns, strict=True)])
+    return found
+
+
+def _window(call: Callable, in_a_row: int, group: ProcessGroup) -> float:
+    """Seconds a call, from the end of a first one: then the pipeline is full and no token bucket has saved up."""
+    from time import perf_counter
+
+    from fivedim import comm
+
+    comm.barrier(group)
+    call()
+    start = perf_counter()
+    for _ in range(in_a_row):
+        call()
+    return (perf_counter() - start) / in_a_row
 
 
 def _algorithm(collective: str) -> Algorithm:
     from fivedim import comm
 
     return getattr(getattr(comm, BANDWIDTH_OPTIMAL[collective]), collective)
+
+
+def hops(rows: DataFrame) -> float:
+    """The time of the smallest all-reduce at the largest N over that at the smallest."""
+    small = rows[(rows.row == "point") & (rows.collective == "all_reduce") & (rows.latency_s > 0)]
+    times = small[small.bytes == small.bytes.min()].sort_values("ranks").median_s
+    return float(times.iloc[-1] / times.iloc[0])
+
+
+def median_distance(rows: DataFrame) -> float:
+    """The median, over every plateau, of the distance from its prediction."""
+    return float(rows.over.abs().median())
+
+
+def pair_ratio_duplex(rows: DataFrame) -> float:
+    """All-reduce's bus bandwidth over broadcast's on two GPUs, over duplex links."""
+    return _pair_ratio(rows, "duplex")
+
+
+def pair_ratio_shared(rows: DataFrame) -> float:
+    """The same over links of one budget for both directions."""
+    return _pair_ratio(rows, "shared")
+
+
+def pair_ratio_hairpin(rows: DataFrame) -> float:
+    """The same where a pair goes through its uplink."""
+    return _pair_ratio(rows, "hairpin")
+
+
+def _pair_ratio(rows: DataFrame, budget: str) -> float:
+    pair = rows[(rows.budget == budget) & (rows.ranks == 2)].set_index("collective").median_busbw
+    return float(pair["all_reduce"] / pair["broadcast"])

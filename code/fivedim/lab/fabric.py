@@ -22,7 +22,7 @@ from fivedim.ledger.topology import Topology
 
 CLONE_NEWNET = 0x40000000
 MTU = 60_000  # bytes: at 1500 the headers and the kernel's work for every packet come to tell
-BURST = 256 * 1024  # bytes that a bucket lets through at once: a few packets
+BURST = 128 * 1024  # bytes that a bucket lets through at once: two packets
 QUEUE = 64 * 2**20  # bytes that may wait at a bucket: so many that none is dropped
 PATIENCE = 10_000  # milliseconds until TCP takes a packet for lost: none is
 HOOKS = {"out": "ffff:fff2", "in": "ffff:fff3"}  # of the hub's end of a GPU's cable: a GPU's sends arrive at the hub
