@@ -39,7 +39,7 @@ class FabricConfig(MachineConfig):
     `group_sizes` are the numbers of ranks.
     """
 
-    dilation: float = 2000
+    dilation: float = 4000
     group_sizes: tuple[int, ...] = (2, 4, 8)
 
 
@@ -55,7 +55,7 @@ class WindowsConfig(FabricConfig):
     """Times are of `repeats` windows, each of `in_a_row` calls."""
 
     repeats: int = 5
-    in_a_row: int = 2
+    in_a_row: int = 1
 
 
 class RingTimesConfig(WindowsConfig):

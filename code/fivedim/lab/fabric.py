@@ -7,6 +7,8 @@ Built in a sandbox (lab/sandbox.py). Nothing of it has a name outside the proces
 it is, however that ends.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +16,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fivedim.errors import FAILED, UserError
 from fivedim.lab import ranks, sandbox
-from fivedim.ledger.topology import Topology
+
+if TYPE_CHECKING:
+    from fivedim.ledger.topology import Topology  # imports numpy, which a launcher does without
 
 CLONE_NEWNET = 0x40000000
 MTU = 60_000  # bytes: at 1500 the headers and the kernel's work for every packet come to tell
@@ -85,6 +89,8 @@ def unavailable() -> str:
 
 def _try() -> None:
     """Build the smallest fabric that needs everything: bridges, cables, buckets and what leads to them."""
+    from fivedim.ledger.topology import Topology
+
     with build(Topology("hairpin", ((0,), (1,)), ((0,), (1,)), rate=1e6, joint=1e6)):
         pass
 
