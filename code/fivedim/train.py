@@ -7,7 +7,9 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
+from fivedim import comm
 from fivedim.errors import UserError
 from fivedim.model import GPT, cross_entropy, named
 from fivedim.model.config import CONFIGS
@@ -18,18 +20,28 @@ IGNORE = -100
 Batch = tuple[Tensor, Tensor]
 
 
-def step(model: Callable[[Tensor], Tensor], optimizer: Any, microbatches: Sequence[Batch]) -> Tensor:
+def step(
+    model: Callable[[Tensor], Tensor],
+    optimizer: Any,
+    microbatches: Sequence[Batch],
+    group: ProcessGroup | None = None,
+) -> Tensor:
     """One optimizer step on the mean loss over all valid tokens of `microbatches` of (tokens, targets), each [B, T].
 
     Every token weighs the same however the microbatches are cut (a mean of their means would favour short ones), and
     one without valid targets adds nothing. Returns the loss in nats a token, a scalar without graph. The gradients stay
-    alive until the next step. Sends nothing.
+    alive until the next step.
+
+    Where `model` averages its gradients over `group`, the mean is over the valid tokens of all its ranks, however they
+    are dealt out, and the mean of the returned losses is the loss. Sends an all-reduce of 8 bytes then, else nothing.
     """
     optimizer.zero_grad()
-    valid = sum((targets != IGNORE).sum() for _, targets in microbatches).clamp(min=1)
+    valid, replicas = sum((targets != IGNORE).sum() for _, targets in microbatches), 1
+    if group is not None:
+        valid, replicas = comm.all_reduce(valid, group), group.size()
     loss = torch.zeros((), device=valid.device)
     for tokens, targets in microbatches:
-        part = cross_entropy(model(tokens), targets, IGNORE)[0] / valid
+        part = cross_entropy(model(tokens), targets, IGNORE)[0] * replicas / valid.clamp(min=1)
         part.backward()
         loss = loss + part.detach()
     optimizer.step()
