@@ -90,3 +90,44 @@ def waits(cfg: WaitConfig) -> list[dict]:
         Path("started").touch()
     time.sleep(cfg.seconds)
     return [{"seconds": cfg.seconds}]
+
+
+class LinksConfig(Strict):
+    rate: float = 20e6
+    hold: bool = False
+
+
+def links(cfg: LinksConfig) -> list[dict]:
+    """On two ranks over shaped links: seconds of a ring all-reduce of 1 MiB, and what the kernel and comm counted."""
+    from fivedim.lab import fabric
+    from fivedim.ledger.topology import Topology
+
+    with fabric.build(Topology("duplex", ((0, 1),), ((0, 1),), rate=cfg.rate)) as fab:
+        return fab.run(over_links, 2, cfg.hold)
+
+
+def over_links(hold: bool) -> dict:
+    import torch
+    import torch.distributed as dist
+
+    from fivedim import comm
+
+    x, group = torch.full((2**18,), float(dist.get_rank())), dist.group.WORLD
+    comm.barrier(group)
+    before, start = fabric_sent(), time.monotonic()
+    with comm.count() as traffic:
+        y = comm.ring.all_reduce(x, group)
+    seconds = time.monotonic() - start
+    comm.barrier(group)
+    if hold:
+        place = os.stat("/proc/self/ns/net").st_ino
+        Path(f"place{dist.get_rank()}").write_text(f"{os.getpid()} {place}")
+        time.sleep(600)
+    told = {"right": bool((y == 1).all()), "wire": fabric_sent() - before, "counted": traffic.bytes()}
+    return {"rank": dist.get_rank(), "seconds": seconds, **told}
+
+
+def fabric_sent() -> int:
+    from fivedim.lab import fabric
+
+    return fabric.sent()

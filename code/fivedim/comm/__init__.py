@@ -24,6 +24,7 @@ from fivedim.comm.collectives import (
     scatter,
 )
 from fivedim.comm.counter import Kind, Traffic, count
+from fivedim.comm.latency import latency
 
 __all__ = [
     "ALGORITHMS",
@@ -47,6 +48,7 @@ __all__ = [
     "exchange",
     "gather",
     "halving",
+    "latency",
     "pairwise",
     "reduce",
     "reduce_scatter",

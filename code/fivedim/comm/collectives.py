@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from fivedim.comm import counter
+from fivedim.comm.latency import pay
 from fivedim.errors import FAILED, UserError
 from fivedim.ledger import traffic
 
@@ -151,6 +152,8 @@ def launch(
     """
     for _, x in sends:
         counter.record(collective, algorithm, group, x, "handed", 0, x.nbytes)
+    if sends:
+        pay()
     on_gpu = any(x.is_cuda for _, x in (*sends, *receives))
     arrivals, departures = (_grouped if on_gpu else _posted)(sends, receives, group, tag)
     return Flight(f"{algorithm} {collective}", group, [*sends, *receives], arrivals, departures)

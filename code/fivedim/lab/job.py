@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fivedim.lab import failures, files, progress, provenance, ranks, results
+from fivedim.lab import fabric, failures, files, progress, provenance, ranks, results, sandbox
 from fivedim.lab.ranks import die_with_parent
 from fivedim.lab.spec import Spec, article, config_class
 
@@ -43,29 +43,57 @@ def task(order: Order) -> None:
 
 def execute(order: Order, job_id: str, node: int) -> None:
     """Run this node's ranks and, where rank 0 is here, write result.json. A failure leaves its record and is raised."""
-    spec = order.spec
-    host = "localhost" if spec.nodes == 1 or order.executor == "local" else socket.gethostname()
-    place = ranks.Place(order.attempt, spec.ranks, spec.nodes, node, host, spec.timeout)
     try:
-        outcome = ranks.launch(rank, (order,), place)
+        outcome = emulated(order) if order.spec.instrument == "fabric" else forked(order, node)
         if 0 in outcome.values:
             files.write_json(order.run / "result.json", result(order, job_id, outcome))
-    except ranks.RankError:
+    except ranks.RankError as error:
+        error.failure.write(order.attempt)
         raise
     except Exception as error:
         failures.of_exception(f"node {node}", error).write(order.attempt)
         raise
 
 
+def forked(order: Order, node: int) -> ranks.Outcome:
+    """The experiment on this node's ranks."""
+    spec = order.spec
+    host = "localhost" if spec.nodes == 1 or order.executor == "local" else socket.gethostname()
+    place = ranks.Place(order.attempt, spec.ranks, spec.nodes, node, host, spec.timeout)
+    return ranks.launch(rank, (order,), place)
+
+
 def rank(order: Order) -> list[results.Row] | None:
-    """One rank of an experiment, in the project's root: rank 0's rows count, and its progress."""
-    spec, first = order.spec, os.environ["RANK"] == "0"
+    """One rank of an experiment: rank 0's rows count, and its progress."""
+    if os.environ["RANK"] == "0":
+        return experiment(order)
     os.chdir(order.root)
-    if first:
-        os.environ[progress.VARIABLE] = str(order.attempt)
-    module = article(spec.module)
-    rows = getattr(module, spec.experiment)(config_class(spec.module, spec.experiment)(**spec.params))
-    return results.checked(rows) if first else None
+    call(order.spec)
+    return None
+
+
+def emulated(order: Order) -> ranks.Outcome:
+    """The experiment, once, in a sandbox, where it builds fabrics and starts its own ranks on them.
+
+    Where that cannot be, its one row says why.
+    """
+    started, missing = time.time(), fabric.unavailable()
+    ready = time.time() - started
+    return ranks.Outcome(
+        {0: [{"unavailable": missing}] if missing else sandbox.call(experiment, order)}, started, ready
+    )
+
+
+def experiment(order: Order) -> list[results.Row]:
+    """An experiment's rows, checked; it runs in the project's root, and its progress goes to the attempt."""
+    os.chdir(order.root)
+    os.environ[progress.VARIABLE] = str(order.attempt)
+    return results.checked(call(order.spec))
+
+
+def call(spec: Spec) -> list[results.Row]:
+    """What the experiment's function returns."""
+    return getattr(article(spec.module), spec.experiment)(config_class(spec.module, spec.experiment)(**spec.params))
 
 
 def result(order: Order, job_id: str, outcome: ranks.Outcome) -> dict:

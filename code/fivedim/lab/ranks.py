@@ -29,12 +29,15 @@ class RankError(UserError):
         super().__init__(str(failure), FAILED)
         word, _, number = failure.who.partition(" ")
         self.rank = int(number) if word == "rank" else None
-        self.kind, self.traceback = failure.kind, failure.traceback
+        self.failure, self.kind, self.traceback = failure, failure.kind, failure.traceback
 
 
 @dataclass(frozen=True)
 class Place:
-    """One node's part in a launch: `ranks` in all over `nodes` nodes, this is `node`; all share `folder`."""
+    """One node's part in a launch: `ranks` in all over `nodes` nodes, this is `node`; all share `folder`.
+
+    `enter(rank)` is called by every rank once it knows where to meet, before it connects to another rank.
+    """
 
     folder: Path
     ranks: int
@@ -42,6 +45,7 @@ class Place:
     node: int = 0
     host: str = "localhost"
     timeout: float = 20
+    enter: Callable[[int], None] = lambda rank: None
 
     @property
     def here(self) -> range:
@@ -59,15 +63,16 @@ class Outcome:
     ready: float
 
 
-def run(fn: Callable, ranks: int, *args, timeout: float = 20) -> list:
+def run(fn: Callable, ranks: int, *args, timeout: float = 20, enter: Callable[[int], None] = Place.enter) -> list:
     """Call `fn(*args)` on `ranks` processes; return every rank's value, in rank order.
 
-    The first failure ends all ranks and raises RankError. `timeout` (s): a collective that waits longer fails.
+    The first failure ends all ranks and raises RankError. `timeout` (s): a collective that waits longer fails. `enter`
+    is Place's.
     """
     if ranks < 1:
         raise UserError(f"ranks is {ranks}: ask for at least 1")
     with tempfile.TemporaryDirectory(prefix="fivedim-") as folder:
-        values = launch(fn, args, Place(Path(folder), ranks, timeout=timeout)).values
+        values = launch(fn, args, Place(Path(folder), ranks, timeout=timeout, enter=enter)).values
     return [values[rank] for rank in range(ranks)]
 
 
@@ -187,6 +192,7 @@ def _entry(fn: Callable, args: tuple, place: Place) -> tuple[float, Any]:
     try:
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         together(store, "here", size)
+        place.enter(rank)
         limit = datetime.timedelta(seconds=place.timeout)
         dist.init_process_group(
             "gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=limit
