@@ -17,6 +17,7 @@ stays in this file.
 import math
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +58,14 @@ class Span(NamedTuple):
     end: float
 
 
+class Step(NamedTuple):
+    """How long a step took, the sum of its kernels, and how far the host ever fell behind them. Seconds."""
+
+    seconds: float
+    busy: float
+    late: float
+
+
 class Layout(NamedTuple):
     """A tensor without its contents."""
 
@@ -80,10 +89,9 @@ class Kernel(NamedTuple):
 class VirtualAccelerator(TorchDispatchMode):
     """`with accelerator:` is one step of this rank; the block ends when the last kernel has. It sends nothing itself.
 
-    Afterwards `trace` holds every kernel and collective, `seconds` how long the step took, `busy` the sum of its
-    kernels, `late` how far the host ever fell behind the lane. `dilation` slows the card. `rates` renames dtypes for
-    the rates of products ({"float32": "tf32"}). `reads` is the constant that reading a number returns; without one it
-    is an error.
+    Afterwards `trace` holds every kernel and collective of the step, and `steps` one entry more. `dilation` slows the
+    card; it may be set between steps. `rates` renames dtypes for the rates of products ({"float32": "tf32"}). `reads`
+    is the constant that reading a number returns; without one it is an error.
     """
 
     def __init__(
@@ -94,9 +102,10 @@ class VirtualAccelerator(TorchDispatchMode):
         reads: float | None = None,
     ):
         super().__init__()
-        self.card, self.dilation, self.rates, self.reads = card.slowed(dilation), dilation, rates or {}, reads
+        self.card, self.dilation, self.rates, self.reads = card, dilation, rates or {}, reads
         self.trace: list[Span] = []
-        self.seconds = self.busy = self.late = self._began = self._end = 0.0
+        self.steps: list[Step] = []
+        self._busy = self._late = self._began = self._end = 0.0
         self._kernels: dict[tuple, Kernel] = {}
         self._kinds: dict[Any, Callable] = {}
         self._flying: dict[Work, tuple[str, float]] = {}
@@ -104,7 +113,7 @@ class VirtualAccelerator(TorchDispatchMode):
 
     def __enter__(self):
         super().__enter__()
-        self.trace, self.busy, self.late = [], 0.0, 0.0
+        self.trace, self._busy, self._late = [], 0.0, 0.0
         Work.wait = self._hook_of_wait()
         self._began = self._end = time.perf_counter()
         return self
@@ -114,7 +123,7 @@ class VirtualAccelerator(TorchDispatchMode):
         super().__exit__(kind, *exception)
         if kind is None:
             self.synchronize()
-            self.seconds = time.perf_counter() - self._began
+            self.steps.append(Step(time.perf_counter() - self._began, self._busy, self._late))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -136,18 +145,19 @@ class VirtualAccelerator(TorchDispatchMode):
         if ahead > 0:
             time.sleep(ahead)
         else:
-            self.late = max(self.late, -ahead)
+            self._late = max(self._late, -ahead)
 
     def check(self) -> None:
-        """Raises UserError if the last step was too short for its times to mean anything."""
-        if self.busy < SHORTEST:
-            fault, times = "its work would show in them", SHORTEST / max(self.busy, 1e-9)
-        elif self.late > TOLERANCE * self.busy:
-            fault, times = f"it fell {self.late:.2g} s behind them", 1 + self.late / self.busy
+        """Raises UserError if the steps so far were too short, by their medians, for their times to mean anything."""
+        busy, late = (median(each) for each in list(zip(*self.steps, strict=True))[1:])
+        if busy < SHORTEST:
+            fault, times = "its work would show in them", SHORTEST / max(busy, 1e-9)
+        elif late > TOLERANCE * busy:
+            fault, times = f"it fell {late:.2g} s behind them", 1 + late / busy
         else:
             return
         raise UserError(
-            f"the host is too slow for {self.busy:.2g} s of virtual kernels, {fault}: "
+            f"the host is too slow for {busy:.2g} s of virtual kernels, {fault}: "
             f"use a dilation of at least {math.ceil(self.dilation * times)}, or a less busy machine",
             FAILED,
         )
@@ -209,7 +219,7 @@ class VirtualAccelerator(TorchDispatchMode):
 
     def _hook_of_wait(self) -> Callable:
         def wait(work: Work, *args, **kwargs):
-            self.late = max(self.late, time.perf_counter() - self._end)
+            self._late = max(self._late, time.perf_counter() - self._end)
             try:
                 return self._wait(work, *args, **kwargs)
             finally:
@@ -220,8 +230,8 @@ class VirtualAccelerator(TorchDispatchMode):
         return wait
 
     def _charge(self, name: str, seconds: float) -> None:
-        start, self._end = self._end, self._end + seconds
-        self.busy += seconds
+        start, self._end = self._end, self._end + seconds * self.dilation
+        self._busy += seconds * self.dilation
         self.trace.append(Span(name, COMPUTE, start - self._began, self._end - self._began))
 
     def _prepare(self, func, args, kwargs) -> Kernel:
