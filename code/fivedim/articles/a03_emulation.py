@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fivedim.articles.a03_ddp import CAP, ONE_GPU, Predictor, exposed
 
@@ -23,12 +23,17 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of step: under buckets of `cap_mib` of the article's (None: on one GPU), with changes to the model."""
+    """One kind of step: under buckets of `cap_mib` of the article's (None: on one GPU), on a model."""
 
     name: str
     cap_mib: float | None
-    changes: dict[str, Any] = field(default_factory=dict)
+    vocabulary: int = 50257
     frozen: bool = False
+
+    @property
+    def model(self) -> tuple[int, bool]:
+        """What tells its model from others'."""
+        return self.vocabulary, self.frozen
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,9 @@ class Emulation:
         self.accelerator = VirtualAccelerator(card, rates={"float32": cfg.products})
         self.cases = cases(self.article.reported_sweep())
         self.models = [self.model(case) for case in self.cases]
-        self.profiles = [profile(self.accelerator, model, self.step) for model in self.models]
+        different = {case.model: model for case, model in zip(self.cases, self.models, strict=True)}
+        profiles = {key: profile(self.accelerator, model, self.step) for key, model in different.items()}
+        self.profiles = [profiles[case.model] for case in self.cases]
 
     @cached_property
     def tokens(self):
@@ -83,7 +90,7 @@ class Emulation:
         from fivedim.model.attention import causal
         from fivedim.model.config import named
 
-        shape, shrink = named(self.cfg.model, **case.changes), self.cfg.shrink
+        shape, shrink = named(self.cfg.model, vocabulary=case.vocabulary), self.cfg.shrink
         lengths = {name: getattr(shape, name) // shrink for name in ("vocabulary", "context", "width")}
         model = GPT(replace(shape, **lengths))
         for block in model.blocks:
@@ -176,7 +183,7 @@ def cases(caps) -> list[Case]:
         Case(SINGLE, None),
         *(Case(cap_name(cap), cap) for cap in caps),
         Case(FROZEN, CAP, frozen=True),
-        Case(SMALL, CAP, {"vocabulary": 50257 // 4}),
+        Case(SMALL, CAP, 50257 // 4),
     ]
 
 
@@ -233,15 +240,16 @@ def agreed(seconds: list[float], group) -> float:
 
 def merged(trace: list[Span], marks: list[float]) -> list[dict]:
     """A step as few spans: what the compute lane did without a pause in one phase, and every collective."""
-    spans = []
+    spans, last = [], None
     for span in sorted(trace, key=lambda each: each.start):
-        name, last = span.name.split("_")[0], spans[-1] if spans else None
-        if span.lane == "compute":
-            name = PHASES[sum(span.start >= mark for mark in marks)]
-        if last and last["lane"] == span.lane == "compute" and last["name"] == name and span.start == last["end"]:
+        if span.lane == "communication":
+            spans.append(span._replace(name=span.name.split("_")[0])._asdict())
+            continue
+        name = PHASES[sum(span.start >= mark for mark in marks)]
+        if last and last["name"] == name and last["end"] == span.start:
             last["end"] = span.end
         else:
-            spans.append({"lane": span.lane, "name": name, "start": span.start, "end": span.end})
+            spans.append(last := span._replace(name=name)._asdict())
     return spans
 
 
