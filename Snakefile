@@ -14,7 +14,8 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "volumes": ["collective_volumes"],
     "reported_curves": ["alpha_beta_fit"],
     "plateaus": ["link_models"],
-    "bucket_curve": ["bucket_sweep_predicted"],
+    "bucket_curve": ["bucket_sweep_predicted", "bucket_sweep_emulated"],
+    "timeline": ["bucket_sweep_emulated"],
     "waterfall": ["exposed_time_predicted"],
 }
 SCALE = config.setdefault("scale", "laptop")

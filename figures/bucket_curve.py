@@ -1,7 +1,4 @@
-"""DDP's step time against the bucket cap, reported and predicted, and what of the predicted one waits for what."""
-
-import argparse
-from pathlib import Path
+"""DDP's step time against the bucket cap, reported, predicted, emulated; and what of the predicted one waits."""
 
 import pandas as pd
 
@@ -11,23 +8,27 @@ WAITS = {"last_bucket_ms": "last bucket", "tail_ms": "earlier buckets", "buffers
 COLOURS = (style.ORANGE, style.SKY, style.PURPLE)
 
 
-def draw(rows: pd.DataFrame):
-    """Left: the two curves over one GPU's step. Right: the predicted exposed time, stacked, beside the reported."""
-    points = rows[rows.row == "point"].sort_values("cap_mib")
+def draw(predicted: pd.DataFrame, emulated: pd.DataFrame):
+    """Left: the steps over one GPU's. Right: the predicted exposed time, stacked, beside the reported."""
+    points = predicted[predicted.row == "point"].sort_values("cap_mib")
     fig = style.figure("page", height=2.3)
     curve, parts = fig.subplots(1, 2)
-    curves(curve, points)
+    curves(curve, points, emulated[(emulated.row == "case") & emulated.reported_ratio.notna()])
     stack(parts, points)
     return fig
 
 
-def curves(axis, points):
+def curves(axis, points, cases):
+    """Each curve over its own one-GPU step, since the emulator's seconds are not the article's."""
     one_gpu = (points.reported_ms - points.reported_exposed_ms).iloc[0]
-    axis.axhline(one_gpu, color=style.GREY, linestyle=":", linewidth=1)
-    axis.annotate("one GPU", (1, one_gpu), (0, 3), textcoords="offset points", color=style.GREY, fontsize="small")
-    axis.plot(points.cap_mib, points.reported_ms, color=style.BLACK, marker="o", label="reported")
-    axis.plot(points.cap_mib, points.predicted_ms, color=style.VERMILION, marker="s", label="predicted")
-    axis.set(xscale="log", xlabel="bucket cap (MiB)", ylabel="step (ms)", ylim=(115, None))
+    one_emulated = (cases.seconds / cases.ratio).iloc[0]
+    bars = [(cases.seconds - cases.low_s) / one_emulated, (cases.high_s - cases.seconds) / one_emulated]
+    axis.axhline(1, color=style.GREY, linestyle=":", linewidth=1)
+    axis.annotate("one GPU", (1, 1), (0, 3), textcoords="offset points", color=style.GREY, fontsize="small")
+    axis.plot(points.cap_mib, points.reported_ms / one_gpu, color=style.BLACK, marker="o", label="reported")
+    axis.plot(points.cap_mib, points.predicted_ms / one_gpu, color=style.VERMILION, marker="s", label="predicted")
+    axis.errorbar(cases.cap_mib, cases.ratio, bars, color=style.BLUE, marker="^", label="emulated")
+    axis.set(xscale="log", xlabel="bucket cap (MiB; the emulator's are shrunk with its model)", ylabel="step / one GPU")
     axis.set_xticks(points.cap_mib, [f"{cap:g}" for cap in points.cap_mib])
     axis.legend(loc="upper left")
 
@@ -45,8 +46,4 @@ def stack(axis, points):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    style.save(draw(pd.read_csv(args.results / "bucket_sweep_predicted.csv")), args.out)
+    style.main(__doc__, draw, "bucket_sweep_predicted", "bucket_sweep_emulated")

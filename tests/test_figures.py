@@ -42,9 +42,9 @@ def test_a_width_that_the_paper_does_not_have_is_refused():
         style.figure("poster")
 
 
-def figure_of(name, rows, out):
-    """Run a figure's own drawing on rows; returns the figure, saved to `out`."""
-    fig = runpy.run_path(str(ROOT / f"figures/{name}.py"))["draw"](pd.DataFrame(rows))
+def figure_of(name, rows, out, *more):
+    """Run a figure's own drawing on rows (of one experiment or more); returns the figure, saved to `out`."""
+    fig = runpy.run_path(str(ROOT / f"figures/{name}.py"))["draw"](*map(pd.DataFrame, (rows, *more)))
     style.save(fig, out)
     return fig
 
@@ -119,14 +119,47 @@ def test_plateaus_draws_every_reported_bandwidth_and_model(tmp_path):
     assert len(marks) == 4 * (18 + 2)
 
 
-def test_bucket_curve_draws_reported_and_predicted_and_stacks_what_is_exposed(tmp_path):
+CASES = [
+    ("one GPU", None, 1.0, None),
+    ("cap 1", 1.0, 1.25, 1.2),
+    ("cap 500", 500.0, 1.5, 1.4),
+    ("other", 25.0, 1.1, None),
+]
+EMULATED = [
+    {"row": "case", "name": name, "cap_mib": cap, "ratio": ratio, "reported_ratio": reported}
+    | {"seconds": 2 * ratio, "low_s": 2 * ratio - 0.1, "high_s": 2 * ratio + 0.2}
+    for name, cap, ratio, reported in CASES
+] + [
+    {"row": "span", "rank": rank, "lane": lane, "name": name, "start": start, "end": end}
+    for rank in (0, 7)
+    for lane, name, start, end in [
+        ("communication", "broadcast", 0.0, 0.1),
+        ("compute", "forward", 0.1, 1.0),
+        ("compute", "backward", 1.0, 2.0),
+        ("communication", "allreduce", 1.5, 1.8),
+        ("communication", "allreduce", 1.6, 2.4),
+        ("compute", "optimizer", 2.4, 2.5),
+    ]
+]
+
+
+def test_bucket_curve_draws_reported_predicted_and_emulated_and_stacks_what_is_exposed(tmp_path):
     rows = pd.DataFrame(a03_ddp.bucket_sweep_predicted(a03_ddp.BucketSweepPredictedConfig()))
     points = rows[rows.row == "point"]
-    curve, parts = figure_of("bucket_curve", rows, tmp_path / "bucket_curve.pdf").axes
+    curve, parts = figure_of("bucket_curve", rows, tmp_path / "bucket_curve.pdf", EMULATED).axes
     drawn = {line.get_label(): list(line.get_ydata()) for line in curve.lines}
-    assert drawn["reported"] == list(points.reported_ms)
-    assert drawn["predicted"] == list(points.predicted_ms)
+    assert drawn["reported"] == pytest.approx(list(points.reported_ms / 122.18))
+    assert drawn["predicted"] == pytest.approx(list(points.predicted_ms / 122.18))
+    assert list(curve.containers[0].lines[0].get_ydata()) == [1.25, 1.5]
     assert sum(bar.get_height() for bar in parts.patches) == pytest.approx(points.exposed_ms.sum(), abs=0.1)
+
+
+def test_timeline_draws_every_span_once_and_no_collective_before_the_one_before_it_ended(tmp_path):
+    (axis,) = figure_of("timeline", EMULATED, tmp_path / "timeline.pdf").axes
+    bars = [path.get_extents() for drawn in axis.collections for path in drawn.get_paths()]
+    assert len(bars) == 12
+    last = max((bar for bar in bars if round(bar.y0 + 0.4) == 1), key=lambda bar: bar.x1)
+    assert (last.x0, last.x1) == pytest.approx((1.8 / 2, 2.4 / 2))
 
 
 def test_waterfall_ends_where_the_reported_step_does(tmp_path):

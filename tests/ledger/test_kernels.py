@@ -19,3 +19,15 @@ def test_a_started_wave_costs_a_whole_one():
 
 def test_adamw_reads_four_and_writes_three_fp32_numbers_a_parameter():
     assert CARD.adamw(10**6) == pytest.approx(28e6 / 1792e9)
+
+
+def test_a_kernel_is_bound_by_products_or_by_memory():
+    assert CARD.kernel(flop=262e12, size=0, dtype="bfloat16") == pytest.approx(1)
+    assert CARD.kernel(flop=262e12, size=2 * 1792e9, dtype="bfloat16") == pytest.approx(2)
+    assert CARD.kernel(flop=0, size=1792e9, dtype="int64") == pytest.approx(1)
+
+
+def test_a_slowed_card_takes_longer_for_everything():
+    slow = CARD.slowed(10, products=3)
+    assert slow.kernel(262e12, 0, "bfloat16") == pytest.approx(30)
+    assert (slow.stream(1792e9), slow.launch) == pytest.approx((10, 50e-6))

@@ -93,7 +93,7 @@ class Live(TorchDispatchMode):
 
 # torch has formulas for the fused attention of GPUs but counts the CPU's as nothing. The fused backward computes the
 # scores again: five products where the forward has two.
-_CPU_ATTENTION = {
+CPU_ATTENTION = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda _, q, k, v, *__, **___: (
         sdpa_flop_count(q, k, v) * 5 // 2
@@ -111,7 +111,7 @@ class Flop:
 
     def __init__(self, root: nn.Module):
         self._root, self._hooks, self._stack = root, [], [""]
-        self._counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
+        self._counter = FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
         self._found, self._owner, self._seen = Counter(), "", 0
 
     def __enter__(self):

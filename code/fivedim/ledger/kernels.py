@@ -1,6 +1,6 @@
 """Times of kernels from an accelerator's data sheet and its matrix-product rates. Seconds, bytes, FLOP."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 TILE = 128  # rows and columns of a product that one multiprocessor computes at a time
@@ -34,6 +34,18 @@ class Accelerator:
     def stream(self, size: float) -> float:
         """Time of a kernel that memory bounds: `size` bytes read and written."""
         return size / self.memory
+
+    def kernel(self, flop: float, size: float, dtype: str) -> float:
+        """Time of any kernel by its roofline: `flop` at the rate of products of `dtype`, or `size` bytes moved.
+
+        Williams, Waterman and Patterson 2009. The shape of a product is not looked at, see `product`.
+        """
+        return max(flop / self.gemm[dtype] if flop else 0.0, self.stream(size))
+
+    def slowed(self, times: float, products: float = 1.0) -> "Accelerator":
+        """The card with every rate divided by `times`, and those of products by `products` once more."""
+        gemm = {dtype: rate / (times * products) for dtype, rate in self.gemm.items()}
+        return replace(self, gemm=gemm, memory=self.memory / times, launch=self.launch * times)
 
     def adamw(self, parameters: int) -> float:
         """Time of a fused fp32 AdamW step."""
