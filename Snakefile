@@ -12,7 +12,8 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "ring_steps": ["ring_schedule"],
     "volumes": ["collective_volumes"],
     "reported_curves": ["alpha_beta_fit"],
-    "plateaus": ["link_models"],
+    "time_against_size": ["ring_times"],
+    "plateaus": ["link_models", "plateaus_emulated"],
     "bucket_curve": ["bucket_sweep_predicted"],
     "waterfall": ["exposed_time_predicted"],
 }
