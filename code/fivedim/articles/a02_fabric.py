@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FLOAT32 = 4  # bytes
 Trial = tuple[int, float]  # bytes of the whole tensor, seconds of a hop's latency
+Window = tuple[float, float]  # when it began and ended, by the clock that all processes of a machine share
 RING = ("all_reduce", "reduce_scatter", "all_gather")
 
 # What carries a collective out for large tensors, as in ledger.topology.PATTERNS.
@@ -241,15 +242,21 @@ def _stated(values: Sequence[float], unit: str) -> dict[str, float]:
 def _seconds(
     fab: Fabric, n: int, collectives: Iterable[str], trials: Sequence[Trial], cfg: WindowsConfig
 ) -> Iterator[tuple[Trial, dict[str, list[float]]]]:
-    """Of every trial, (bytes, latency), the seconds a call in every window, by collective: the slowest rank's."""
+    """Of every trial, (bytes, latency), the seconds a call in every window, by collective."""
     names = tuple(collectives)
     for trial, *of_ranks in zip(trials, *fab.run(_windows, n, names, trials, cfg), strict=True):
-        slowest = ([max(window) for window in zip(*ranks, strict=True)] for ranks in zip(*of_ranks, strict=True))
-        yield trial, dict(zip(names, slowest, strict=True))
+        by_collective = zip(names, *of_ranks, strict=True)
+        yield trial, {name: _lengths(ranks, cfg.in_a_row) for name, *ranks in by_collective}
 
 
-def _windows(collectives: Sequence[str], trials: Sequence[Trial], cfg: WindowsConfig) -> list[list[list[float]]]:
-    """This rank's seconds a call: by trial, collective and window; the collectives take turns."""
+def _lengths(ranks: Sequence[list[Window]], in_a_row: int) -> list[float]:
+    """Seconds a call of windows that every rank saw: from when the last one began it to when the last one ended it."""
+    windows = (zip(*window, strict=True) for window in zip(*ranks, strict=True))
+    return [(max(ends) - max(starts)) / in_a_row for starts, ends in windows]
+
+
+def _windows(collectives: Sequence[str], trials: Sequence[Trial], cfg: WindowsConfig) -> list[list[list[Window]]]:
+    """This rank's windows: by trial and collective; the collectives take turns."""
     import torch.distributed as dist
 
     from fivedim import comm
@@ -263,8 +270,8 @@ def _windows(collectives: Sequence[str], trials: Sequence[Trial], cfg: WindowsCo
     return found
 
 
-def _window(call: Callable, in_a_row: int, group: ProcessGroup) -> float:
-    """Seconds a call, from the end of a first one: then the pipeline is full and no token bucket has saved up."""
+def _window(call: Callable, in_a_row: int, group: ProcessGroup) -> Window:
+    """From the end of a first call, when the pipeline is full and no token bucket has saved up, to that of the last."""
     from time import perf_counter
 
     from fivedim import comm
@@ -274,7 +281,7 @@ def _window(call: Callable, in_a_row: int, group: ProcessGroup) -> float:
     start = perf_counter()
     for _ in range(in_a_row):
         call()
-    return (perf_counter() - start) / in_a_row
+    return start, perf_counter()
 
 
 def _algorithm(collective: str) -> Algorithm:
