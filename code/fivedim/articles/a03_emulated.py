@@ -36,8 +36,8 @@ class BucketSweepEmulatedConfig(DdpConfig):
     """
 
     shrink: int = Field(8, ge=1)
-    dilation: float = Field(10, gt=0)
-    repeats: int = Field(5, ge=1)
+    dilation: float = Field(20, gt=0)
+    repeats: int = Field(3, ge=1)
     drawn: tuple[int, ...] = (0, 7)
     products: str = "tf32"
 
@@ -45,7 +45,7 @@ class BucketSweepEmulatedConfig(DdpConfig):
 def bucket_sweep_emulated(cfg: BucketSweepEmulatedConfig) -> list[dict]:
     """The step time against the bucket cap, emulated beside reported and predicted; and what the embedding costs.
 
-    `row` is setup, all_reduce (the measured table), case (one GPU, a cap, or another embedding) or span (of one step
+    `row` is setup, all_reduce (the measured table), case (one GPU, a cap, or a frozen embedding) or span (of one step
     at the default cap, of `drawn` ranks). Times are the emulator's, in s; a case's are the slowest rank's, the median
     of `repeats` steps with the 10th and 90th percentile. `ratio` is over one GPU's step; `exposed` is what of the step
     the compute lane stood still, also over one GPU's. Sends an all-reduce a bucket and step, and the buffers.

@@ -16,24 +16,18 @@ if TYPE_CHECKING:
     from fivedim.ledger.data_parallel import Step
     from fivedim.ledger.kernels import Accelerator
 
-SINGLE, FROZEN, SMALL = "one GPU", "embedding frozen", "a quarter of the vocabulary"
+SINGLE, FROZEN = "one GPU", "embedding frozen"
 HALVINGS = 11  # sizes of the table of all-reduces: the whole gradient, and halves of it
 PHASES = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of step: under buckets of `cap_mib` of the article's (None: on one GPU), on a model."""
+    """One kind of step: under buckets of `cap_mib` of the article's (None: on one GPU), and perhaps with a frozen embedding."""
 
     name: str
     cap_mib: float | None
-    vocabulary: int = 50257
     frozen: bool = False
-
-    @property
-    def model(self) -> tuple[int, bool]:
-        """What tells its model from others'."""
-        return self.vocabulary, self.frozen
 
 
 @dataclass(frozen=True)
@@ -61,9 +55,9 @@ class Emulation:
         self.accelerator = VirtualAccelerator(card, rates={"float32": cfg.products})
         self.cases = cases(self.article.reported_sweep())
         self.models = [self.model(case) for case in self.cases]
-        different = {case.model: model for case, model in zip(self.cases, self.models, strict=True)}
-        profiles = {key: profile(self.accelerator, model, self.step) for key, model in different.items()}
-        self.profiles = [profiles[case.model] for case in self.cases]
+        different = {case.frozen: model for case, model in zip(self.cases, self.models, strict=True)}
+        profiles = {frozen: profile(self.accelerator, model, self.step) for frozen, model in different.items()}
+        self.profiles = [profiles[case.frozen] for case in self.cases]
 
     @cached_property
     def tokens(self):
@@ -90,7 +84,7 @@ class Emulation:
         from fivedim.model.attention import causal
         from fivedim.model.config import named
 
-        shape, shrink = named(self.cfg.model, vocabulary=case.vocabulary), self.cfg.shrink
+        shape, shrink = named(self.cfg.model), self.cfg.shrink
         lengths = {name: getattr(shape, name) // shrink for name in ("vocabulary", "context", "width")}
         model = GPT(replace(shape, **lengths))
         for block in model.blocks:
@@ -178,13 +172,9 @@ def cap_name(cap: float) -> str:
 
 
 def cases(caps) -> list[Case]:
-    """One GPU, every cap, and two embeddings that are less in the way of the last bucket."""
-    return [
-        Case(SINGLE, None),
-        *(Case(cap_name(cap), cap) for cap in caps),
-        Case(FROZEN, CAP, frozen=True),
-        Case(SMALL, CAP, 50257 // 4),
-    ]
+    """One GPU, every cap, and the default cap without the embedding's gradient, for which the last bucket waits."""
+    named = [Case(cap_name(cap), cap) for cap in caps]
+    return [Case(SINGLE, None), *named, Case(FROZEN, CAP, frozen=True)]
 
 
 def sizes(whole: int) -> list[int]:
