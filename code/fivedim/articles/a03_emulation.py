@@ -23,7 +23,7 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of step: under buckets of `cap_mib` of the article's (None: on one GPU), and perhaps with a frozen embedding."""
+    """One kind of step: under buckets of `cap_mib` of the article's (None: on one GPU), the embedding frozen or not."""
 
     name: str
     cap_mib: float | None
