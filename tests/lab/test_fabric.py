@@ -96,3 +96,10 @@ def test_a_failing_call_is_blamed_as_a_rank_is():
 def test_what_a_link_pays_for(budget: str, names: list):
     topology = Topology(budget, ((0, 1),), ((0, 1),))
     assert [fabric._buckets(topology, gpu) for gpu in (0, 1)] == names
+
+
+def test_a_fabric_over_two_nodes_is_refused_before_any_job(project: Project):
+    project.experiment("links", instrument="fabric", ranks=2, nodes=2)
+    status, errors = project.run_inline("links")
+    assert status == 2
+    assert "links are inside one machine" in errors
