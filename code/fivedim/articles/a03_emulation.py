@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -23,7 +24,7 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of step: under buckets of `cap_mib` of the article's (None: on one GPU), and perhaps with a frozen embedding."""
+    """One kind of step: with buckets of the article's `cap_mib` (None: on one GPU), or a frozen embedding."""
 
     name: str
     cap_mib: float | None
@@ -112,9 +113,11 @@ class Emulation:
         """
         import torch.distributed as dist
 
+        from fivedim.comm.asynchronous import all_reduce_, broadcast_
+
         group = dist.group.WORLD
-        table = {size: self.collective("all_reduce_", size, group) for size in sizes(self.gradient_bytes)}
-        buffers = self.collective("broadcast_", self.buffer_bytes, group)
+        table = {size: self.collective(all_reduce_, size, group) for size in sizes(self.gradient_bytes)}
+        buffers = self.collective(broadcast_, self.buffer_bytes, group)
         self.accelerator.dilation = self.dilation(agreed(table[self.gradient_bytes], group))
         self.accelerator.steps.clear()
         replicas = [self.replica(*each, group) for each in zip(self.cases, self.models, strict=True)]
@@ -130,14 +133,12 @@ class Emulation:
             **{"steps": [self.accelerator.steps[index :: len(self.cases)][1:] for index in range(len(self.cases))]},
         }
 
-    def collective(self, name: str, size: int, group) -> list[float]:
+    def collective(self, launch: Callable, size: int, group) -> list[float]:
         """Seconds of a collective on `size` bytes, as data parallelism calls it."""
         import torch
 
-        from fivedim.comm import asynchronous
-
         x = torch.zeros(size // 4)
-        return timed(lambda: getattr(asynchronous, name)(x, group).wait(), self.cfg.repeats, group)
+        return timed(lambda: launch(x, group).wait(), self.cfg.repeats, group)
 
     def dilation(self, all_reduce: float) -> float:
         """The card's: one GPU's step stands to an all-reduce of everything as it does in the article."""
@@ -182,7 +183,7 @@ def sizes(whole: int) -> list[int]:
     return sorted({max(4, (whole >> halving) // 4 * 4) for halving in range(HALVINGS)})
 
 
-def profile(accelerator: VirtualAccelerator, model, step) -> Profile:
+def profile(accelerator: VirtualAccelerator, model, step: Callable) -> Profile:
     """One step of this process alone. It also prices all kernels, so that forked ranks need not."""
     import torch
 
@@ -204,7 +205,7 @@ def profile(accelerator: VirtualAccelerator, model, step) -> Profile:
     return Profile(forward, backward, accelerator.now, elements, {name: ready[name] for name in trained})
 
 
-def timed(work, repeats: int, group) -> list[float]:
+def timed(work: Callable, repeats: int, group) -> list[float]:
     """Seconds of `repeats` calls of `work`, which all ranks begin together, after one that is not timed."""
     import time
 
