@@ -7,9 +7,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
-from fivedim import comm
 from fivedim.errors import UserError
 from fivedim.model import GPT, cross_entropy, named
 from fivedim.model.config import CONFIGS
@@ -24,28 +22,32 @@ def step(
     model: Callable[[Tensor], Tensor],
     optimizer: Any,
     microbatches: Sequence[Batch],
-    group: ProcessGroup | None = None,
+    valid: Tensor | None = None,
 ) -> Tensor:
     """One optimizer step on the mean loss over all valid tokens of `microbatches` of (tokens, targets), each [B, T].
 
     Every token weighs the same however the microbatches are cut (a mean of their means would favour short ones), and
     one without valid targets adds nothing. Returns the loss in nats a token, a scalar without graph. The gradients stay
-    alive until the next step.
+    alive until the next step. Sends nothing.
 
-    Where `model` averages its gradients over `group`, the mean is over the valid tokens of all its ranks, however they
-    are dealt out, and the mean of the returned losses is the loss. Sends an all-reduce of 8 bytes then, else nothing.
+    Where `model` averages gradients over ranks, `valid` is the mean number of valid tokens on a rank
+    (`data_parallel.mean(train.valid_tokens(microbatches), group)`); the loss is then the mean of the ranks' results.
     """
     optimizer.zero_grad()
-    valid, replicas = sum((targets != IGNORE).sum() for _, targets in microbatches), 1
-    if group is not None:
-        valid, replicas = comm.all_reduce(valid, group), group.size()
+    valid = valid_tokens(microbatches) if valid is None else valid
+    valid = valid.masked_fill(valid == 0, 1)
     loss = torch.zeros((), device=valid.device)
     for tokens, targets in microbatches:
-        part = cross_entropy(model(tokens), targets, IGNORE)[0] * replicas / valid.clamp(min=1)
+        part = cross_entropy(model(tokens), targets, IGNORE)[0] / valid
         part.backward()
         loss = loss + part.detach()
     optimizer.step()
     return loss
+
+
+def valid_tokens(microbatches: Sequence[Batch]) -> Tensor:
+    """How many targets count, a scalar."""
+    return sum((targets != IGNORE).sum() for _, targets in microbatches)
 
 
 class TrainConfig(BaseModel):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fivedim import comm, mesh, train
-from fivedim.data_parallel import Bucketed, Naive, Overlapped
+from fivedim.data_parallel import Bucketed, Naive, Overlapped, mean
 from fivedim.errors import UserError
 from fivedim.lab import ranks
 from fivedim.model import GPT, GPTConfig
@@ -189,7 +189,8 @@ def uneven_microbatches():
         parts.append((tokens, targets))
     for wrap in EACH.values():
         model, twin = (GPT(shape, seed=seed).double() for seed in (rank, 0))
-        train.step(wrap(model, group), sgd(model.parameters(), rate=1.0), parts[2 * rank : 2 * rank + 2], group)
+        own = parts[2 * rank : 2 * rank + 2]
+        train.step(wrap(model, group), sgd(model.parameters()), own, mean(train.valid_tokens(own), group))
         tokens, targets = (torch.cat(each) for each in zip(*parts, strict=True))
         torch.nn.functional.cross_entropy(twin(tokens).flatten(0, 1), targets.flatten()).backward()
         for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
@@ -225,9 +226,10 @@ def buffered():
     for group in (dist.group.WORLD, grid.group("dp")):
         torch.manual_seed(dist.get_rank())
         model = Buffers()
-        optimizer = MixedPrecision(model.linear.parameters(), sgd)
+        optimizer = MixedPrecision(model.linear.parameters(), sgd, accumulate=torch.float32)
         replica = Overlapped(model, group)
         buffers_are_position_0s(model, group)
+        assert {bucket.flat.dtype for bucket in replica.buckets} == {torch.float32}  # in which bf16 weights accumulate
         for _ in range(3):
             replica(torch.randn(3, 4)).square().sum().backward()
             optimizer.step()

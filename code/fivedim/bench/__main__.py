@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich import print
 
-from fivedim.bench import collectives
+from fivedim.bench import collectives, data_parallel
 from fivedim.errors import UserError
 from fivedim.lab import config, files, ranks, results
 
@@ -16,7 +16,8 @@ def main(scale: Annotated[str, typer.Option(help="smoke, laptop or full: how oft
     """Run every comparison, one launch for each file of them, and write one table."""
     root = config.find_root()
     config.scale(root, scale)
-    rows = ranks.run(collectives.run, RANKS, REPEAT.get(scale, REPEAT["laptop"]), timeout=120)[0]
+    repeat = REPEAT.get(scale, REPEAT["laptop"])
+    rows = [row for peer in (collectives, data_parallel) for row in ranks.run(peer.run, RANKS, repeat, timeout=120)[0]]
     path = root / "results" / scale / "bench.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, results.table(rows))

@@ -6,6 +6,6 @@ backward, `Bucketed` many together, `Overlapped` (what torch calls DistributedDa
 
 from fivedim.data_parallel.bucket import Bucket
 from fivedim.data_parallel.overlapped import Overlapped
-from fivedim.data_parallel.replica import Bucketed, Naive
+from fivedim.data_parallel.replica import Bucketed, Naive, mean
 
-__all__ = ["Bucket", "Bucketed", "Naive", "Overlapped"]
+__all__ = ["Bucket", "Bucketed", "Naive", "Overlapped", "mean"]

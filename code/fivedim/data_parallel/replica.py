@@ -24,8 +24,8 @@ BROADCAST_CAP = 250 * buckets.MIB  # torch's: tensors that are broadcast togethe
 class Bucketed(nn.Module):
     """`module` as one of the group's replicas: after a backward every `.grad` is the mean over the ranks.
 
-    The mean is right for losses that are means over equally large parts of the batch; where parts differ, scale each
-    rank's sum by N over the whole batch's size. Gradients lie in buckets of `cap_mib` MiB by torch's rule, the last
+    The mean is right for losses that are means over equally large parts of the batch; where parts differ, divide each
+    rank's sum by the `mean` of their sizes. Gradients lie in buckets of `cap_mib` MiB by torch's rule, the last
     parameter's first (`None`: torch's default caps), from the first backward to the end, also between microbatches.
     Buckets follow from the order of the parameters alone, and all ranks reduce them in one order: it does not matter in
     which order a rank's gradients are ready. torch rebuilds its buckets in the order of its first backward; for a model
@@ -132,3 +132,8 @@ def broadcast_(tensors: Iterable[Tensor], group: ProcessGroup, src: int = 0) -> 
         comm.asynchronous.broadcast_(flat, group, src).wait()
         for x, piece in zip(together, flat.split([x.numel() for x in together]), strict=True):
             x.copy_(piece.view_as(x))
+
+
+def mean(x: Tensor, group: ProcessGroup) -> Tensor:
+    """The mean of all x, in float64. Sends an all-reduce of x in float64."""
+    return comm.all_reduce(x.double(), group) / group.size()

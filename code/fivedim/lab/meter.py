@@ -157,3 +157,23 @@ class Flop:
             if node.metadata.setdefault("flop", name) == name:
                 node.register_prehook(lambda grads: self._switch(name))
                 node.register_hook(lambda inputs, outputs: self._switch(""))
+
+
+class Collectives(TorchDispatchMode):
+    """c10d's operations while the mode is on: calls and bytes of the whole tensor, by c10d's name for the operation.
+
+    It sees what any library sends, also from C++ and from autograd's hooks on the thread that runs the backward, and
+    depends on no counter of ours.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.bytes = Counter(), Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Count the operation, if it is c10d's, and carry it out."""
+        if func.namespace == "c10d":
+            name = func.overloadpacket.__name__
+            self.calls[name] += 1
+            self.bytes[name] += sum(x.nbytes for x in tree_iter(args[0]))
+        return func(*args, **(kwargs or {}))
