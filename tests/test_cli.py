@@ -91,3 +91,19 @@ def test_sizes_are_printed():
     command = [sys.executable, "-m", "fivedim.lab.loc"]
     printed = subprocess.run(command, check=True, env=environment, cwd=ROOT, capture_output=True, text=True).stdout
     assert " lab " in printed
+
+
+def test_the_doctor_says_what_works_and_what_would_help(monkeypatch, capsys):
+    from fivedim.lab import doctor
+
+    missing = "no network namespaces here"
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(doctor.fabric, "unavailable", lambda: missing)
+    assert cli.status_of(["doctor"]) == 0
+    lines = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "│" in line}
+    assert missing in lines["shaped links (fabric)"]
+    assert "sch_tbf" in lines["shaped links (fabric)"]
+    assert "unshare is not on PATH" in lines["network namespaces (fabric)"]
+    assert "--executor local" in lines["Slurm (--executor slurm)"]
+    assert " yes " in lines["memory"]

@@ -7,7 +7,7 @@ import typer
 
 from fivedim.errors import USAGE, UserError
 from fivedim.evidence import commands
-from fivedim.lab import predict
+from fivedim.lab import doctor, predict
 from fivedim.lab.config import find_root
 from fivedim.lab.interrupts import CancelledError
 
@@ -46,7 +46,7 @@ def status() -> None:
 for command in (
     commands.claims, commands.audit, commands.verify,
     commands.judge, commands.tables, commands.paper, commands.manifest,
-    predict.predict, predict.break_even,
+    predict.predict, predict.break_even, doctor.doctor,
 ):  # fmt: skip
     app.command()(command)
 

@@ -23,7 +23,7 @@ NO_RIGHTS = ("setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all")  # ro
 
 def test_two_at_once_and_twice_the_rate_is_half_the_time():
     with ThreadPoolExecutor() as pool:
-        slow, fast = pool.map(lambda rate: sandbox.call(links, LinksConfig(rate=rate)), [4e6, 16e6])
+        slow, fast = pool.map(lambda rate: sandbox.call(links, LinksConfig(rate=rate)), [1e6, 4e6])
     for row in slow + fast:
         assert row["right"]
         assert row["counted"] == 2**20

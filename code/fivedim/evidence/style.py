@@ -61,6 +61,13 @@ def figure(width: Literal["column", "page"] = "column", height: float = 2.2) -> 
     return Figure(figsize=(WIDTHS[width], height))
 
 
+def untestable(why: str) -> Figure:
+    """A figure's place where its instrument is not there: it says what that lacks."""
+    fig = figure("page", height=0.6)
+    fig.text(0.5, 0.5, f"not testable here: {why}", ha="center", va="center", wrap=True)
+    return fig
+
+
 def save(fig: Figure, out: Path | str) -> None:
     """Write `fig` as PDF to `out` and as PNG beside it; the same data give the same bytes (no date inside)."""
     out = Path(out).with_suffix(".pdf")

@@ -7,6 +7,8 @@ Built in a sandbox (lab/sandbox.py). Nothing of it has a name outside the proces
 it is, however that ends.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,17 +16,21 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fivedim.errors import FAILED, UserError
 from fivedim.lab import ranks, sandbox
-from fivedim.ledger.topology import Topology
+
+if TYPE_CHECKING:
+    from fivedim.ledger.topology import Topology  # imports numpy, which a launcher does without
 
 CLONE_NEWNET = 0x40000000
 MTU = 60_000  # bytes: at 1500 the headers and the kernel's work for every packet come to tell
-BURST = 256 * 1024  # bytes that a bucket lets through at once: a few packets
+BURST = 128 * 1024  # bytes that a bucket lets through at once: two packets
 QUEUE = 64 * 2**20  # bytes that may wait at a bucket: so many that none is dropped
-PATIENCE = 10_000  # milliseconds until TCP takes a packet for lost: none is
+# None is lost: TCP must not take one that waits at a bucket, or is overtaken, for lost, and send it again.
+PATIENCE = 10_000  # milliseconds
+TCP = {"tcp_sack": "0", "tcp_reordering": "300"}  # without selective acknowledgements there are no probes either
 HOOKS = {"out": "ffff:fff2", "in": "ffff:fff3"}  # of the hub's end of a GPU's cable: a GPU's sends arrive at the hub
 REFUSALS = {"UserError", "PermissionError", "ModuleNotFoundError"}  # what is no fault of ours
 EVERYTHING = {"protocol": 0x0003, "keys": ["0x0/0x0+0"], "target": 1}  # ETH_P_ALL, and a match of no bit
@@ -85,6 +91,8 @@ def unavailable() -> str:
 
 def _try() -> None:
     """Build the smallest fabric that needs everything: bridges, cables, buckets and what leads to them."""
+    from fivedim.ledger.topology import Topology
+
     with build(Topology("hairpin", ((0,), (1,)), ((0,), (1,)), rate=1e6, joint=1e6)):
         pass
 
@@ -176,8 +184,9 @@ def _address(ip, gpu: int) -> None:
         ip.link("set", index=device, state="up")
     ip.addr("add", index=eth0, address=f"10.0.0.{gpu + 1}", prefixlen=24)
     ip.route("replace", dst="10.0.0.0/24", oif=eth0, scope=253, metrics={"rto_min": PATIENCE})
-    with suppress(OSError):  # where /proc/sys is read-only, the last packet of a burst may go out once more, as a probe
-        Path("/proc/sys/net/ipv4/tcp_early_retrans").write_text("0")
+    with suppress(OSError):  # a read-only /proc/sys leaves TCP its guesses: a few packets more
+        for name, value in TCP.items():
+            Path(f"/proc/sys/net/ipv4/{name}").write_text(value)
 
 
 @contextmanager
