@@ -36,7 +36,7 @@ class BucketSweepEmulatedConfig(DdpConfig):
     """
 
     shrink: int = Field(8, ge=1)
-    dilation: float = Field(20, gt=0)
+    dilation: float = Field(30, gt=0)
     repeats: int = Field(3, ge=1)
     drawn: tuple[int, ...] = (0, 7)
     products: str = "tf32"

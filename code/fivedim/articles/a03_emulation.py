@@ -118,19 +118,25 @@ class Emulation:
         group = dist.group.WORLD
         table = {size: self.collective(all_reduce_, size, group) for size in sizes(self.gradient_bytes)}
         buffers = self.collective(broadcast_, self.buffer_bytes, group)
+        replicas = [self.replica(*each, group) for each in zip(self.cases, self.models, strict=True)]
+        for replica in replicas:  # its first step is not timed: kernels need not take long yet
+            self.together(replica, group)
         self.accelerator.dilation = self.dilation(agreed(table[self.gradient_bytes], group))
         self.accelerator.steps.clear()
-        replicas = [self.replica(*each, group) for each in zip(self.cases, self.models, strict=True)]
         spans = []
-        for _ in range(1 + self.cfg.repeats):
+        for _ in range(self.cfg.repeats):
             for case, replica in zip(self.cases, replicas, strict=True):
                 marks = self.together(replica, group)
                 if case.name == cap_name(CAP):
                     spans = merged(self.accelerator.trace, marks)
         self.accelerator.check()
+        steps = [self.accelerator.steps[index :: len(self.cases)] for index in range(len(self.cases))]
         return {
-            **{"table": table, "buffers": buffers, "dilation": self.accelerator.dilation, "spans": spans},
-            **{"steps": [self.accelerator.steps[index :: len(self.cases)][1:] for index in range(len(self.cases))]},
+            "table": table,
+            "buffers": buffers,
+            "dilation": self.accelerator.dilation,
+            "spans": spans,
+            "steps": steps,
         }
 
     def collective(self, launch: Callable, size: int, group) -> list[float]:
@@ -199,8 +205,7 @@ def profile(accelerator: VirtualAccelerator, model, step: Callable) -> Profile:
             forward, backward = step(model, optimizer)
     for hook in hooks:
         hook.remove()
-    for parameter in trained.values():
-        parameter.grad = None
+    optimizer.zero_grad()
     elements = {name: p.numel() for name, p in trained.items()}
     return Profile(forward, backward, accelerator.now, elements, {name: ready[name] for name in trained})
 
