@@ -103,7 +103,8 @@ def rows(emulation) -> pd.DataFrame:
         on_top = more.get(case["name"], 0.0)
         case |= {"row": "case", "seconds": 2 * (1 + on_top), "predicted_s": 2 * (1.05 + on_top), "busy_s": 2.0}
     table = a03_emulated.compared(listed, emulation.article)
-    return pd.DataFrame([{"row": "setup", "all_reduce_s": 0.8}, *table])
+    sizes = [{"row": "all_reduce", "bytes": size, "seconds": seconds} for size, seconds in [(4, 0.02), (16, 0.8)]]
+    return pd.DataFrame([{"row": "setup", "all_reduce_s": 0.8}, *sizes, *table])
 
 
 def test_claims_are_read_off_the_cases(emulation):
@@ -114,6 +115,7 @@ def test_claims_are_read_off_the_cases(emulation):
     assert a03_emulated.cost_over_all_reduce(found) == pytest.approx(1)
     assert a03_emulated.left_arm(found) == pytest.approx(0.06)
     assert a03_emulated.embedding_share(found) == pytest.approx(0.5)
+    assert a03_emulated.shortest_all_reduce(found) == pytest.approx(0.025)
     assert (a03_emulated.fastest_cap(found), a03_emulated.right_arm(found)) == (25, 1)
     found.loc[found["name"] == "cap 100", "ratio"] = 1.1
     assert (a03_emulated.fastest_cap(found), a03_emulated.right_arm(found)) == (100, 0)

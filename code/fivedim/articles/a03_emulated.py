@@ -36,7 +36,7 @@ class BucketSweepEmulatedConfig(DdpConfig):
     """
 
     shrink: int = Field(8, ge=1)
-    dilation: float = Field(20, gt=0)
+    dilation: float = Field(30, gt=0)
     repeats: int = Field(3, ge=1)
     drawn: tuple[int, ...] = (0, 7)
     products: str = "tf32"
@@ -72,7 +72,7 @@ def rows(emulation: Emulation, found: list[dict]) -> list[dict]:
         for index, (case, profiled) in enumerate(zip(emulation.cases, emulation.profiles, strict=True))
     ]
     return [
-        _setup(emulation, machine, table, found),
+        _setup(emulation, machine),
         *({"row": "all_reduce", "bytes": size} | quantiles(seconds) for size, seconds in table.items()),
         *compared(listed, emulation.article),
         *({"row": "span", "rank": rank} | span for rank in emulation.cfg.drawn for span in found[rank]["spans"]),
@@ -113,7 +113,7 @@ def _case(case: Case, predicted: dict, by_rank: list[list]) -> dict:
     return shared | quantiles(seconds) | predicted
 
 
-def _setup(emulation: Emulation, machine: Emulated, table: dict[int, list[float]], found: list[dict]) -> dict:
+def _setup(emulation: Emulation, machine: Emulated) -> dict:
     """What was built and how near it comes to what was meant."""
     profiled, article, cfg = emulation.profiles[0], emulation.article, emulation.cfg
     step = article.step()
@@ -143,6 +143,12 @@ def fastest_cap(rows: DataFrame) -> float:
 def left_arm(rows: DataFrame) -> float:
     """How much longer the step with a cap of 1 MiB is than with 25, over one GPU's."""
     return of(rows, cap_name(1)) - of(rows, cap_name(CAP))
+
+
+def shortest_all_reduce(rows: DataFrame) -> float:
+    """The smallest all-reduce of the measured table over that of all gradients: the host's own work, not dilated."""
+    table = rows[rows.row == "all_reduce"].seconds
+    return float(table.min() / table.iloc[-1])
 
 
 def one_bucket(rows: DataFrame) -> float:

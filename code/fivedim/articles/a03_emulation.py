@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -112,32 +113,38 @@ class Emulation:
         """
         import torch.distributed as dist
 
+        from fivedim.comm.asynchronous import all_reduce_, broadcast_
+
         group = dist.group.WORLD
-        table = {size: self.collective("all_reduce_", size, group) for size in sizes(self.gradient_bytes)}
-        buffers = self.collective("broadcast_", self.buffer_bytes, group)
+        table = {size: self.collective(all_reduce_, size, group) for size in sizes(self.gradient_bytes)}
+        buffers = self.collective(broadcast_, self.buffer_bytes, group)
+        replicas = [self.replica(*each, group) for each in zip(self.cases, self.models, strict=True)]
+        for replica in replicas:  # its first step is not timed: kernels need not take long yet
+            self.together(replica, group)
         self.accelerator.dilation = self.dilation(agreed(table[self.gradient_bytes], group))
         self.accelerator.steps.clear()
-        replicas = [self.replica(*each, group) for each in zip(self.cases, self.models, strict=True)]
         spans = []
-        for _ in range(1 + self.cfg.repeats):
+        for _ in range(self.cfg.repeats):
             for case, replica in zip(self.cases, replicas, strict=True):
                 marks = self.together(replica, group)
                 if case.name == cap_name(CAP):
                     spans = merged(self.accelerator.trace, marks)
         self.accelerator.check()
+        steps = [self.accelerator.steps[index :: len(self.cases)] for index in range(len(self.cases))]
         return {
-            **{"table": table, "buffers": buffers, "dilation": self.accelerator.dilation, "spans": spans},
-            **{"steps": [self.accelerator.steps[index :: len(self.cases)][1:] for index in range(len(self.cases))]},
+            "table": table,
+            "buffers": buffers,
+            "dilation": self.accelerator.dilation,
+            "spans": spans,
+            "steps": steps,
         }
 
-    def collective(self, name: str, size: int, group) -> list[float]:
+    def collective(self, launch: Callable, size: int, group) -> list[float]:
         """Seconds of a collective on `size` bytes, as data parallelism calls it."""
         import torch
 
-        from fivedim.comm import asynchronous
-
         x = torch.zeros(size // 4)
-        return timed(lambda: getattr(asynchronous, name)(x, group).wait(), self.cfg.repeats, group)
+        return timed(lambda: launch(x, group).wait(), self.cfg.repeats, group)
 
     def dilation(self, all_reduce: float) -> float:
         """The card's: one GPU's step stands to an all-reduce of everything as it does in the article."""
@@ -182,7 +189,7 @@ def sizes(whole: int) -> list[int]:
     return sorted({max(4, (whole >> halving) // 4 * 4) for halving in range(HALVINGS)})
 
 
-def profile(accelerator: VirtualAccelerator, model, step) -> Profile:
+def profile(accelerator: VirtualAccelerator, model, step: Callable) -> Profile:
     """One step of this process alone. It also prices all kernels, so that forked ranks need not."""
     import torch
 
@@ -198,13 +205,12 @@ def profile(accelerator: VirtualAccelerator, model, step) -> Profile:
             forward, backward = step(model, optimizer)
     for hook in hooks:
         hook.remove()
-    for parameter in trained.values():
-        parameter.grad = None
+    optimizer.zero_grad()
     elements = {name: p.numel() for name, p in trained.items()}
     return Profile(forward, backward, accelerator.now, elements, {name: ready[name] for name in trained})
 
 
-def timed(work, repeats: int, group) -> list[float]:
+def timed(work: Callable, repeats: int, group) -> list[float]:
     """Seconds of `repeats` calls of `work`, which all ranks begin together, after one that is not timed."""
     import time
 
