@@ -152,7 +152,7 @@ class VirtualAccelerator(TorchDispatchMode):
             self._late = max(self._late, -ahead)
 
     def check(self) -> None:
-        """Raises TooShortError if the steps so far were too short, by their medians, for their times to say anything."""
+        """Raises TooShortError if the steps so far were too short, by their medians, for their times to count."""
         busy, late = (median(each) for each in list(zip(*self.steps, strict=True))[1:])
         if busy < SHORTEST:
             fault, times = "its work would show in them", SHORTEST / max(busy, 1e-9)
