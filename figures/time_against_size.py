@@ -34,8 +34,9 @@ def draw(rows: pd.DataFrame):
 def panel(axis, n, points, label, fit):
     """One N: medians with deciles, the formula (grey), and the fit (dashed)."""
     low, middle, high = (1e3 * points[f"{share}_s"] for share in ("low", "median", "high"))
+    formula = None if "formula" in axis.get_legend_handles_labels()[1] else "formula"
     style_of = {"color": COLOURS[n], "linestyle": "none", "marker": "o", "elinewidth": 0.8}
-    axis.plot(points.bytes / 1024, 1e3 * points.formula_s, color=style.GREY, linewidth=0.8)
+    axis.plot(points.bytes / 1024, 1e3 * points.formula_s, color=style.GREY, linewidth=0.8, label=formula)
     axis.plot(points.bytes / 1024, 1e3 * fit, color=COLOURS[n], linestyle="--", linewidth=0.8)
     axis.errorbar(points.bytes / 1024, middle, (middle - low, high - middle), label=label, **style_of)
     axis.set(xscale="log", yscale="log", xlabel="size (KiB)")
@@ -43,8 +44,7 @@ def panel(axis, n, points, label, fit):
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter("{x:g}")
     axis.minorticks_off()
-    axis.margins(y=0.5)  # room for the legend
-    axis.legend(loc="upper left")
+    axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ def test_a_width_that_the_paper_does_not_have_is_refused():
 
 
 def figure_of(name, rows, out, *more):
-    """Run a figure's own drawing on rows (of one experiment or more); returns the figure, saved to `out`."""
-    fig = runpy.run_path(str(ROOT / f"figures/{name}.py"))["draw"](*map(pd.DataFrame, (rows, *more)))
+    """Run a figure's own drawing on the rows of its experiments; returns the figure, saved to `out`."""
+    fig = runpy.run_path(str(ROOT / f"figures/{name}.py"))["draw"](*(pd.DataFrame(each) for each in (rows, *more)))
     style.save(fig, out)
     return fig
 
@@ -112,11 +112,21 @@ def test_ledger_draws_what_was_counted_and_marks_the_formula(tmp_path):
 
 def test_plateaus_draws_every_reported_bandwidth_and_model(tmp_path):
     rows = a02_links.link_models(a02_links.LinkModelsConfig(joints=(50, 100)))
-    fig = figure_of("plateaus", rows, tmp_path / "plateaus.pdf")
+    share = {"median_busbw": 0.5, "low_busbw": 0.4, "high_busbw": 0.6}
+    emulated = [
+        {"budget": budget, "slow_joint": False, "collective": collective, "ranks": 8, **share}
+        for budget in a02_links.BUDGETS
+        for collective in ("all_reduce", "scatter")
+    ]
+    fig = figure_of("plateaus", rows, tmp_path / "plateaus.pdf", emulated)
     bars = [patch.get_height() for axis in fig.axes for patch in axis.patches]
     assert sorted(bars) == sorted(row["reported_gb_s"] for row in rows if row["row"] == "plateau")[::6]
     marks = [value for axis in fig.axes for line in axis.lines for value in line.get_ydata()]
-    assert len(marks) == 4 * (18 + 2)
+    assert len(marks) == 4 * (18 + 2) + len(emulated)
+    rate = next(row["rate_gb_s"] for row in rows if row["row"] == "model" and row["budget"] == "hairpin")
+    assert marks.count(0.5 * rate) >= 2
+    fig = figure_of("plateaus", rows, tmp_path / "none.pdf", [{"unavailable": "no namespaces"}])
+    assert sum(len(line.get_ydata()) for axis in fig.axes for line in axis.lines) == 4 * (18 + 2)
 
 
 CASES = [
@@ -167,3 +177,24 @@ def test_waterfall_ends_where_the_reported_step_does(tmp_path):
     (axis,) = figure_of("waterfall", rows, tmp_path / "waterfall.pdf").axes
     *_, last, whole = axis.patches
     assert last.get_x() + last.get_width() == pytest.approx(whole.get_width()) == 147.12
+
+
+def ring_points():
+    where = {"row": "point", "collective": "all_reduce", "dilation": 4000.0}
+    for n in (2, 8):
+        for latency, size in ((0.016, 4096), (0.0, 2**20), (0.0, 2**21)):
+            seconds = 2 * (n - 1) * (size / n / 1e7 + latency)
+            stated = {"median_s": 1.05 * seconds, "low_s": seconds, "high_s": 1.2 * seconds, "formula_s": seconds}
+            yield {**where, "ranks": n, "bytes": size, "latency_s": latency, **stated}
+
+
+def test_time_against_size_fits_what_the_points_say(tmp_path):
+    fig = figure_of("time_against_size", [*ring_points()], tmp_path / "time_against_size.pdf")
+    small, large = ([text.get_text() for text in axis.get_legend().get_texts()] for axis in fig.axes)
+    assert large[1:] == ["N = 2: 38.1 GB/s", "N = 8: 38.1 GB/s"]  # 10 MB/s, 4000 times as fast, and 5% short of it
+    assert small[2].startswith("N = 8: 4.2")
+
+
+def test_time_against_size_without_a_fabric_says_why(tmp_path):
+    fig = figure_of("time_against_size", [{"unavailable": "no namespaces"}], tmp_path / "none.pdf")
+    assert fig.texts[0].get_text() == "not testable here: no namespaces"

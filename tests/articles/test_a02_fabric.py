@@ -18,7 +18,7 @@ def emulate(roots: list[Path]) -> list[list[dict]]:
     """On two ranks: bytes on the wire and the plateaus of this project's machine, then times of each project's."""
     os.chdir(roots[0])
     wire = a02.wire_bytes(a02.WireBytesConfig(group_sizes=(2,)))
-    plateaus = a02.plateaus_emulated(a02.PlateausConfig(group_sizes=(2,), size=2**18, repeats=3))
+    plateaus = a02.plateaus_emulated(a02.PlateausConfig(group_sizes=(2,), size=2**18, repeats=3, in_a_row=1))
     times = []
     for root in roots:
         os.chdir(root)

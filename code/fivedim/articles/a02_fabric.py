@@ -72,11 +72,19 @@ class RingTimesConfig(WindowsConfig):
 
 
 class PlateausConfig(WindowsConfig):
-    """Tensors of `size` bytes; a slow joint has `joint` of the links' rate."""
+    """Tensors of `size` bytes under every link model of `models`, (budget, whether the joint is slow).
 
-    size: int = 2**20
+    A slow joint has `joint` of the links' rate. A root that scatters runs ahead of the last rank, and the more calls a
+    window has, the less that counts.
+    """
+
+    size: int = 2**19
     joint: float = 0.5
-    budgets: tuple[Literal["duplex", "shared", "hairpin"], ...] = ("duplex", "shared", "hairpin")
+    models: tuple[tuple[Literal["duplex", "shared", "hairpin"], bool], ...] = tuple(
+        product(("duplex", "shared", "hairpin"), (False, True))
+    )
+    repeats: int = 3
+    in_a_row: int = 4
 
 
 def wire_bytes(cfg: WireBytesConfig) -> list[dict]:
@@ -209,13 +217,12 @@ def plateaus_emulated(cfg: PlateausConfig) -> list[dict]:
     from fivedim.lab.cost_model import CostModel
 
     machine = fabric.dilated(CostModel.of(cfg.machine).topology, cfg.dilation)
-    models = [*product(cfg.budgets, (None, cfg.joint * machine.rate))]
     rows = []
-    for done, (budget, joint) in enumerate(models):
-        progress.step(done, len(models), f"{budget} {'with a slow joint' if joint else ''}")
-        links = replace(machine, budget=budget, joint=joint)
+    for done, (budget, slow) in enumerate(cfg.models):
+        progress.step(done, len(cfg.models), f"{budget}, slow joint" if slow else budget)
+        links = replace(machine, budget=budget, joint=cfg.joint * machine.rate if slow else None)
         with fabric.build(links) as fab:
-            for n in (n for n in cfg.group_sizes if joint is None or n > len(machine.sockets[0])):
+            for n in (n for n in cfg.group_sizes if not slow or n > len(machine.sockets[0])):
                 for _, seconds in _seconds(fab, n, BANDWIDTH_OPTIMAL, [(cfg.size, 0.0)], cfg):
                     rows += _plateau_rows(seconds, links, n, cfg)
     return rows

@@ -1,10 +1,10 @@
 """The project's configuration: experiments and scales, checked before anything runs. No torch here."""
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fivedim.errors import UserError
 
@@ -31,6 +31,12 @@ class Experiment(Strict):
     timeout: int = Field(20, ge=1)  # seconds that a collective waits before it fails
     data: list[str] = []  # files read besides the sources, from the root: part of the fingerprint
     params: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _links_are_inside_one_machine(self) -> Self:
+        if self.instrument == "fabric" and self.nodes > 1:
+            raise ValueError("a fabric's links are inside one machine: let nodes be 1")
+        return self
 
 
 class Scale(Strict):

@@ -29,7 +29,7 @@ MTU = 60_000  # bytes: at 1500 the headers and the kernel's work for every packe
 BURST = 128 * 1024  # bytes that a bucket lets through at once: two packets
 QUEUE = 64 * 2**20  # bytes that may wait at a bucket: so many that none is dropped
 # None is lost: TCP must not take one that waits at a bucket, or is overtaken, for lost, and send it again.
-PATIENCE = 10_000  # milliseconds
+PATIENCE, RTAX_RTO_MIN = 10_000, 13  # milliseconds, on a route whose metric is locked: an unlocked one is not heeded
 TCP = {"tcp_sack": "0", "tcp_reordering": "300"}  # without selective acknowledgements there are no probes either
 HOOKS = {"out": "ffff:fff2", "in": "ffff:fff3"}  # of the hub's end of a GPU's cable: a GPU's sends arrive at the hub
 REFUSALS = {"UserError", "PermissionError", "ModuleNotFoundError"}  # what is no fault of ours
@@ -183,7 +183,9 @@ def _address(ip, gpu: int) -> None:
     for device in (1, eth0):
         ip.link("set", index=device, state="up")
     ip.addr("add", index=eth0, address=f"10.0.0.{gpu + 1}", prefixlen=24)
-    ip.route("replace", dst="10.0.0.0/24", oif=eth0, scope=253, metrics={"rto_min": PATIENCE})
+    ip.route(
+        "replace", dst="10.0.0.0/24", oif=eth0, scope=253, metrics={"lock": 1 << RTAX_RTO_MIN, "rto_min": PATIENCE}
+    )
     with suppress(OSError):  # a read-only /proc/sys leaves TCP its guesses: a few packets more
         for name, value in TCP.items():
             Path(f"/proc/sys/net/ipv4/{name}").write_text(value)
