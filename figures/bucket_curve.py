@@ -13,24 +13,29 @@ def draw(predicted: pd.DataFrame, emulated: pd.DataFrame):
     points = predicted[predicted.row == "point"].sort_values("cap_mib")
     fig = style.figure("page", height=2.3)
     curve, parts = fig.subplots(1, 2)
-    curves(curve, points, emulated[(emulated.row == "case") & emulated.reported_ratio.notna()])
+    curves(curve, points)
+    if "unavailable" not in emulated:
+        marks(curve, emulated[(emulated.row == "case") & emulated.reported_ratio.notna()])
+    curve.legend(loc="upper left")
     stack(parts, points)
     return fig
 
 
-def curves(axis, points, cases):
-    """Each curve over its own one-GPU step, since the emulator's seconds are not the article's."""
+def marks(axis, cases):
+    """The emulated steps over the emulated one-GPU step, since the emulator's seconds are not the article's."""
+    one_gpu = (cases.seconds / cases.ratio).iloc[0]
+    bars = [(cases.seconds - cases.low_s) / one_gpu, (cases.high_s - cases.seconds) / one_gpu]
+    axis.errorbar(cases.cap_mib, cases.ratio, bars, color=style.BLUE, marker="^", label="emulated")
+
+
+def curves(axis, points):
     one_gpu = (points.reported_ms - points.reported_exposed_ms).iloc[0]
-    one_emulated = (cases.seconds / cases.ratio).iloc[0]
-    bars = [(cases.seconds - cases.low_s) / one_emulated, (cases.high_s - cases.seconds) / one_emulated]
     axis.axhline(1, color=style.GREY, linestyle=":", linewidth=1)
     axis.annotate("one GPU", (1, 1), (0, 3), textcoords="offset points", color=style.GREY, fontsize="small")
     axis.plot(points.cap_mib, points.reported_ms / one_gpu, color=style.BLACK, marker="o", label="reported")
     axis.plot(points.cap_mib, points.predicted_ms / one_gpu, color=style.VERMILION, marker="s", label="predicted")
-    axis.errorbar(cases.cap_mib, cases.ratio, bars, color=style.BLUE, marker="^", label="emulated")
     axis.set(xscale="log", xlabel="bucket cap (MiB; the emulator's are shrunk with its model)", ylabel="step / one GPU")
     axis.set_xticks(points.cap_mib, [f"{cap:g}" for cap in points.cap_mib])
-    axis.legend(loc="upper left")
 
 
 def stack(axis, points):

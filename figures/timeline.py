@@ -17,6 +17,8 @@ HEIGHT = 0.8
 
 def draw(rows: pd.DataFrame):
     """A band a lane, time in steps of one GPU."""
+    if "unavailable" in rows:
+        return style.untestable(rows.unavailable.iloc[0])
     one = rows[(rows.row == "case") & (rows["name"] == "one GPU")].seconds.iloc[0]
     spans = rows[rows.row == "span"]
     fig = style.figure("page", height=1.7)

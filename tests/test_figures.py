@@ -161,6 +161,8 @@ def test_bucket_curve_draws_reported_predicted_and_emulated_and_stacks_what_is_e
     assert drawn["reported"] == pytest.approx(list(points.reported_ms / 122.18))
     assert drawn["predicted"] == pytest.approx(list(points.predicted_ms / 122.18))
     assert list(curve.containers[0].lines[0].get_ydata()) == [1.25, 1.5]
+    none = figure_of("bucket_curve", rows, tmp_path / "none.pdf", [{"unavailable": "no namespaces"}])
+    assert not none.axes[0].containers
     assert sum(bar.get_height() for bar in parts.patches) == pytest.approx(points.exposed_ms.sum(), abs=0.1)
 
 

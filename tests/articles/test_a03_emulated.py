@@ -1,5 +1,6 @@
 """Article 3, emulated: what is the same in small, what the predictor makes of it, and how the claims are read off."""
 
+import contextlib
 import dataclasses
 
 import pandas as pd
@@ -8,6 +9,8 @@ import pytest
 from fivedim.articles import a03_ddp, a03_emulated, a03_emulation
 from fivedim.articles.a03_emulation import Case, Emulated, Emulation, cases, merged, sizes
 from fivedim.lab.accelerator import Span
+from fivedim.lab.failures import Failure
+from fivedim.lab.ranks import RankError
 from fivedim.ledger.collectives import Curve
 
 CAPS = (1.0, 10.0, 25.0, 100.0, 250.0, 500.0)
@@ -131,3 +134,21 @@ def test_the_slowest_rank_counts():
 
 def test_every_cap_is_a_case_and_one_with_a_frozen_embedding():
     assert [case.cap_mib for case in cases(CAPS)] == [None, *CAPS, 25]
+
+
+@pytest.mark.parametrize(
+    ("kind", "doublings", "tried"), [("TooShortError", 2, [3, 6, 12]), ("UserError", 2, [3]), ("", 2, [3])]
+)
+def test_the_dilation_is_doubled_while_the_host_cannot_keep_up(kind, doublings, tried):
+    seen = []
+
+    def emulate(dilation):
+        seen.append(dilation)
+        if kind:
+            raise RankError(Failure(who="rank 1", kind=kind, time_ns=0))
+        return [{"row": "setup"}]
+
+    cfg = a03_emulated.BucketSweepEmulatedConfig(dilation=3, doublings=doublings)
+    with pytest.raises(RankError) if kind else contextlib.nullcontext():
+        assert a03_emulated.long_enough(emulate, cfg) == [{"row": "setup"}]
+    assert seen == tried

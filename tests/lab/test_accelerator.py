@@ -70,7 +70,7 @@ def test_a_training_step_has_the_real_layouts(model, options):
 
 
 def times(accelerator: VirtualAccelerator) -> list[tuple[str, float]]:
-    return [(span.name, pytest.approx(span.end - span.start, rel=1e-6)) for span in accelerator.trace]
+    return [(span.name, pytest.approx(span.end - span.start, rel=1e-6, abs=1e-11)) for span in accelerator.trace]
 
 
 def test_kernels_take_what_the_ledger_says():
@@ -91,12 +91,14 @@ def test_kernels_take_what_the_ledger_says():
         torch.zeros(50)
         x.sum(dim=0)
         optimizer.step()
-    bytes_ = {"add_": 2 * 60000, "clone": 2 * 60000, "add": 2000 + 2 * 60000, "copy_": 2800 + 1400000}
-    bytes_ |= {"embedding": 2 * 32 + 16, "zeros": 200, "sum": 60000 + 2000}
-    expected = [("mm", 3 * 2 * 30 * 500 * 700 / 1e12), ("mm", 3 * max(2 * 64**3 / 4e12, 3 * 2 * 64**2 / 1e10))]
-    expected = [("mm", max(expected[0][1], 3 * 4 * (30 * 500 + 500 * 700 + 30 * 700) / 1e10)), expected[1]]
-    expected += [(name, 3 * size / 1e10) for name, size in bytes_.items()]
-    expected += [("_foreach_add_", 3 * 8 / 1e10), ("_fused_adamw_", 3 * CARD.adamw(77))]
+    moved = {"add_": 2 * 60000, "clone": 2 * 60000, "add": 2000 + 2 * 60000, "copy_": 2800 + 1400000}
+    moved |= {"embedding": 2 * 32 + 16, "zeros": 200, "sum": 60000 + 2000, "_foreach_add_": 2 * 4}
+    expected = [
+        ("mm", 3 * max(2 * 30 * 500 * 700 / 1e12, 4 * (30 * 500 + 500 * 700 + 30 * 700) / 1e10)),
+        ("mm", 3 * max(2 * 64**3 / 4e12, 2 * 3 * 64**2 / 1e10)),
+        *((name, 3 * size / 1e10) for name, size in moved.items()),
+        ("_fused_adamw_", 3 * CARD.adamw(77)),
+    ]
     assert times(accelerator) == expected
     assert accelerator.steps[-1].busy == pytest.approx(sum(seconds for _, seconds in expected))
 
@@ -154,7 +156,7 @@ def test_too_short_a_dilation_is_refused():
 
     with pytest.raises(UserError, match="0.001 s of virtual kernels, its work would show.*at least 10000,"):
         steps(10, 0).check()
-    with pytest.raises(UserError, match=r"1 s of virtual kernels, it fell 0.\d+ s behind.*at least 1[1-9]\d\d\d,"):
+    with pytest.raises(UserError, match=r"1 s of virtual kernels, it fell 0.\d+ s behind.*at least [2-9]\d\d\d\d,"):
         steps(10**4, 1.1).check()
     steps(10**4, 0).check()
 

@@ -12,6 +12,7 @@ that is measured in the same launch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -32,11 +33,13 @@ TIMEOUT = 60  # s that a collective waits before it fails
 class BucketSweepEmulatedConfig(DdpConfig):
     """`dilation` is of time; a point is timed `repeats` times, after one step that is not; `drawn` ranks have spans.
 
-    `products` names the machine's rate for products of fp32 tensors.
+    Where the host cannot keep up the dilation is doubled, up to `doublings` times. `products` names the machine's rate
+    for products of fp32 tensors.
     """
 
     shrink: int = Field(8, ge=1)
     dilation: float = Field(30, gt=0)
+    doublings: int = Field(2, ge=0)
     repeats: int = Field(3, ge=1)
     drawn: tuple[int, ...] = (0, 7)
     products: str = "tf32"
@@ -53,13 +56,30 @@ def bucket_sweep_emulated(cfg: BucketSweepEmulatedConfig) -> list[dict]:
     from fivedim.lab import fabric
 
     emulation = Emulation(cfg)
-    slower = cfg.dilation * cfg.shrink**2
-    with fabric.build(fabric.dilated(emulation.article.model.topology, slower)) as links:
-        found = links.run(emulation.on_rank, cfg.ranks, timeout=TIMEOUT)
-    return rows(emulation, found)
+
+    def emulate(dilation: float) -> list[dict]:
+        links = fabric.dilated(emulation.article.model.topology, dilation * cfg.shrink**2)
+        with fabric.build(links) as built:
+            return rows(emulation, dilation, built.run(emulation.on_rank, cfg.ranks, timeout=TIMEOUT))
+
+    return long_enough(emulate, cfg)
 
 
-def rows(emulation: Emulation, found: list[dict]) -> list[dict]:
+def long_enough(emulate: Callable[[float], list[dict]], cfg: BucketSweepEmulatedConfig) -> list[dict]:
+    """`emulate` under the least of the allowed dilations for which the host keeps up."""
+    from fivedim.lab.accelerator import TooShortError
+    from fivedim.lab.ranks import RankError
+
+    for doubled in range(cfg.doublings):
+        try:
+            return emulate(cfg.dilation * 2**doubled)
+        except RankError as error:
+            if error.kind != TooShortError.__name__:
+                raise
+    return emulate(cfg.dilation * 2**cfg.doublings)
+
+
+def rows(emulation: Emulation, links_dilation: float, found: list[dict]) -> list[dict]:
     """The experiment's rows from what every rank returned."""
     from fivedim.ledger.collectives import Curve
 
@@ -72,7 +92,7 @@ def rows(emulation: Emulation, found: list[dict]) -> list[dict]:
         for index, (case, profiled) in enumerate(zip(emulation.cases, emulation.profiles, strict=True))
     ]
     return [
-        _setup(emulation, machine),
+        _setup(emulation, machine, links_dilation),
         *({"row": "all_reduce", "bytes": size} | quantiles(seconds) for size, seconds in table.items()),
         *compared(listed, emulation.article),
         *({"row": "span", "rank": rank} | span for rank in emulation.cfg.drawn for span in found[rank]["spans"]),
@@ -113,14 +133,14 @@ def _case(case: Case, predicted: dict, by_rank: list[list]) -> dict:
     return shared | quantiles(seconds) | predicted
 
 
-def _setup(emulation: Emulation, machine: Emulated) -> dict:
+def _setup(emulation: Emulation, machine: Emulated, dilation: float) -> dict:
     """What was built and how near it comes to what was meant."""
     profiled, article, cfg = emulation.profiles[0], emulation.article, emulation.cfg
     step = article.step()
-    links = machine.all_reduce.times[-1] / (cfg.dilation * step.all_reduce(sum(step.gradients().values())))
+    links = machine.all_reduce.times[-1] / (dilation * step.all_reduce(sum(step.gradients().values())))
     return {
         **{"row": "setup", "ranks": cfg.ranks, "shrink": cfg.shrink, "products": cfg.products},
-        **{"links_dilation": cfg.dilation, "card_dilation": machine.dilation, "repeats": cfg.repeats},
+        **{"links_dilation": dilation, "card_dilation": machine.dilation, "repeats": cfg.repeats},
         **{"gradient_bytes": emulation.gradient_bytes, "buffer_bytes": emulation.buffer_bytes},
         **{"roofline_ms": 1e3 * profiled.whole, "reported_ms": article.constants[ONE_GPU]},
         **{"all_reduce_s": machine.all_reduce.times[-1], "all_reduce_over_table": links},

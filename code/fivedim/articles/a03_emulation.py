@@ -129,7 +129,7 @@ class Emulation:
                 marks = self.together(replica, group)
                 if case.name == cap_name(CAP):
                     spans = merged(self.accelerator.trace, marks)
-        self.accelerator.check()
+            self.accelerator.check()
         steps = [self.accelerator.steps[index :: len(self.cases)] for index in range(len(self.cases))]
         return {
             "table": table,
