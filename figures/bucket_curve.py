@@ -16,7 +16,7 @@ def draw(predicted: pd.DataFrame, emulated: pd.DataFrame):
     curves(curve, points)
     if "unavailable" not in emulated:
         marks(curve, emulated[(emulated.row == "case") & emulated.reported_ratio.notna()])
-    curve.legend(loc="upper left")
+    curve.legend(loc="upper center")
     stack(parts, points)
     return fig
 

@@ -8,7 +8,7 @@ import pytest
 
 from fivedim.articles import a03_ddp, a03_emulated, a03_emulation
 from fivedim.articles.a03_emulation import Case, Emulated, Emulation, cases, merged, sizes
-from fivedim.lab.accelerator import Span
+from fivedim.lab.accelerator import Span, Step
 from fivedim.lab.failures import Failure
 from fivedim.lab.ranks import RankError
 from fivedim.ledger.collectives import Curve
@@ -125,6 +125,27 @@ def test_claims_are_read_off_the_cases(emulation):
     cap = found[found["name"] == "cap 500"].iloc[0]
     assert cap.error == pytest.approx(1.4 / (171.98 / 122.18) - 1)
     assert cap.disagreement == pytest.approx((2 * 1.45) / (2 * 1.4) - 1)
+
+
+def test_rows_come_from_all_ranks_and_spans_from_two(emulation):
+    whole, span = emulation.gradient_bytes, {"name": "forward", "lane": "compute", "start": 0.0, "end": 1.0}
+
+    def rank(seconds):
+        return {
+            **{"table": {4: [0.1, 0.1], whole: [seconds, seconds]}, "buffers": [0.2], "dilation": 10.0},
+            **{"spans": [span], "steps": [[Step(2 * seconds, 0.9, 0.0)] * 2 for _ in emulation.cases]},
+        }
+
+    found = pd.DataFrame(a03_emulated.rows(emulation, 20.0, [rank(0.5)] * 7 + [rank(0.6)]))
+    (setup,) = found[found.row == "setup"].to_dict("records")
+    assert (setup["links_dilation"], setup["card_dilation"], setup["all_reduce_s"]) == (20, 10, 0.6)
+    article = emulation.article.step()
+    assert setup["all_reduce_over_table"] == pytest.approx(0.6 / 20 / article.all_reduce(497759232), rel=1e-6)
+    assert setup["broadcast_over_table"] == pytest.approx(0.2 / 20 / article.buffers)
+    measured = found[found.row == "case"]
+    assert list(measured.seconds) == [1.2] * len(emulation.cases)
+    assert list(measured.exposed) == pytest.approx([0.25] * len(emulation.cases))
+    assert list(found[found.row == "span"]["rank"]) == [0, 7]
 
 
 def test_the_slowest_rank_counts():

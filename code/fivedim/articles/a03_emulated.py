@@ -144,7 +144,7 @@ def _setup(emulation: Emulation, machine: Emulated, dilation: float) -> dict:
         **{"gradient_bytes": emulation.gradient_bytes, "buffer_bytes": emulation.buffer_bytes},
         **{"roofline_ms": 1e3 * profiled.whole, "reported_ms": article.constants[ONE_GPU]},
         **{"all_reduce_s": machine.all_reduce.times[-1], "all_reduce_over_table": links},
-        **{"broadcast_s": machine.broadcast},
+        **{"broadcast_s": machine.broadcast, "broadcast_over_table": machine.broadcast / (dilation * step.buffers)},
     }
 
 
