@@ -23,7 +23,7 @@ paper: .venv/ready-paper
 	@echo "The paper: paper/paper.pdf"
 
 test: .venv/ready-paper
-	python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+	python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --durations 20
 
 cluster-test: .venv/ready-cluster
 	python -m pytest tests/slurm

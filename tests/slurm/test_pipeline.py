@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fivedim.evidence.judge import UNTESTED
+from fivedim.lab import config
 from tests.slurm.conftest import ROOT
 
 TOOLS = Path(sys.executable).parent
@@ -39,9 +41,20 @@ def copy_of_the_project(root: Path) -> Path:
 
 
 def verdicts(root: Path) -> dict[tuple[str, str], str]:
-    """Every claim's verdict, by claim and evidence."""
+    """Every claim's verdict, by claim and evidence; of one that rests on a clock only whether it could be given.
+
+    Two runs of a clock on a crowded machine may fall on two sides of a tolerance; two counts may not.
+    """
+    clocks = {"ring_times", "plateaus_emulated", "bucket_sweep_emulated"}
+    assert clocks < {name for name, entry in config.experiments(root).items() if entry.timing}
     with open(root / "results/smoke/claims.csv", newline="") as file:
-        return {(row["claim"], row["evidence"]): row["verdict"] for row in csv.DictReader(file)}
+        rows = [*csv.DictReader(file)]
+    return {
+        (row["claim"], row["evidence"]): row["verdict"]
+        if row["experiment"] not in clocks
+        else str(row["verdict"] == UNTESTED)
+        for row in rows
+    }
 
 
 def provenance(root: Path) -> list[dict]:

@@ -63,12 +63,14 @@ class RingTimesConfig(WindowsConfig):
     """Tensors of `sizes` bytes without latency, of `small` bytes with it.
 
     `latency_us` is a hop's at full speed. Declared: the reported floors over their hops are 5.7, 2.4 and 4.2 us at N =
-    2, 4 and 8.
+    2, 4 and 8. It is dilated by `latency_dilation`: what is slept must outweigh a hop's own cost here, some ms on a
+    crowded machine.
     """
 
     sizes: tuple[int, ...] = (2**20, 2**21, 2**22)
     small: tuple[int, ...] = (2**12, 2**14, 2**16)
     latency_us: float = 4.1
+    latency_dilation: float = 16000
 
 
 class PlateausConfig(WindowsConfig):
@@ -176,7 +178,7 @@ def ring_times(cfg: RingTimesConfig) -> list[dict]:
     from fivedim.lab.cost_model import CostModel
 
     links = replace(fabric.dilated(CostModel.of(cfg.machine).topology, cfg.dilation), budget="duplex", joint=None)
-    latency = cfg.latency_us * cfg.dilation / 1e6
+    latency = cfg.latency_us * cfg.latency_dilation / 1e6
     trials = [*((size, latency) for size in cfg.small), *((size, 0.0) for size in cfg.sizes)]
     rows = []
     with fabric.build(links) as fab:

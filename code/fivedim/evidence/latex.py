@@ -122,7 +122,7 @@ def parts_table(declared: list[Claim], rows: list[Row]) -> str:
     head = ("Claim", "Conditions; quantity [unit]", *COMPARED)
     texts = {claim.id: claim.conditions or claim.statement for claim in declared}
     body = grouped(texts, [(row["part"], "", row) for row in rows])
-    return tabular("longtable", rf"l{RAGGED}p{{0.36\linewidth}}lrrrr{RAGGED}p{{5.4em}}", head, body, repeat=r"\endhead")
+    return tabular("longtable", rf"l{RAGGED}p{{0.35\linewidth}}lrrrr{RAGGED}p{{5.4em}}", head, body, repeat=r"\endhead")
 
 
 def grouped(texts: dict[str, str], quantities: list[tuple[str, str, Row]]) -> str:
