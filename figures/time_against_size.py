@@ -40,6 +40,7 @@ def panel(axis, n, points, label, fit):
     axis.plot(points.bytes / 1024, 1e3 * fit, color=COLOURS[n], linestyle="--", linewidth=0.8)
     axis.errorbar(points.bytes / 1024, middle, (middle - low, high - middle), label=label, **style_of)
     axis.set(xscale="log", yscale="log", xlabel="size (KiB)")
+    axis.set_xlim(points.bytes.min() / 1024 / 1.5, points.bytes.max() / 1024 * 1.5)
     axis.set_xticks(points.bytes / 1024, [f"{size / 1024:g}" for size in points.bytes])
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter("{x:g}")

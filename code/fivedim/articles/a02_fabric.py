@@ -172,7 +172,7 @@ def ring_times(cfg: RingTimesConfig) -> list[dict]:
     `row` is point (one collective, N and size: median and deciles of the windows beside the formula) or sum (an
     all-reduce over a reduce-scatter and an all-gather of the same window). The latency is slept by the sends, and only
     where it is what a call costs: while it is slept a token bucket fills, which forgives up to its burst. Seconds are
-    dilated. Sends each collective's volume `1 + in_a_row` times a window.
+    dilated, by the row's `dilation`. Sends each collective's volume `1 + in_a_row` times a window.
     """
     from fivedim.lab import fabric, progress
     from fivedim.lab.cost_model import CostModel
@@ -190,12 +190,13 @@ def ring_times(cfg: RingTimesConfig) -> list[dict]:
 
 
 def _ring_rows(
-    seconds: dict[str, list[float]], n: int, size: int, latency: float, rate: float, cfg: WindowsConfig
+    seconds: dict[str, list[float]], n: int, size: int, latency: float, rate: float, cfg: RingTimesConfig
 ) -> Iterator[dict]:
     from fivedim.ledger.collectives import HOPS
     from fivedim.ledger.time import BUS_FACTORS
 
-    where = {"ranks": n, "bytes": size, "latency_s": latency, "dilation": cfg.dilation, "windows": cfg.repeats}
+    dilation = cfg.latency_dilation if latency else cfg.dilation
+    where = {"ranks": n, "bytes": size, "latency_s": latency, "dilation": dilation, "windows": cfg.repeats}
     for collective, windows in seconds.items():
         formula = BUS_FACTORS[collective](n) * size / rate + HOPS[collective](n) * latency
         stated = _stated(windows, "s")
