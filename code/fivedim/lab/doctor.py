@@ -52,7 +52,7 @@ def links() -> Finding:
 
 
 def slurm() -> Finding:
-    needs = "Slurm's tools on PATH; without, --executor local; `make cluster-test` brings a cluster of its own"
+    needs = "Slurm's tools on PATH and a cluster that they find; without, --executor local; `make cluster-test` brings a cluster of its own"
     return _tool("Slurm (--executor slurm)", "sbatch", needs)
 
 
@@ -61,21 +61,23 @@ def latex() -> Finding:
 
 
 def gpus() -> Finding:
-    listed = _said("nvidia-smi", "--list-gpus").splitlines()
+    listed = _said("nvidia-smi", "--list-gpus")[0].splitlines()
     return Finding("GPUs (measured 9.7)", bool(listed), f"{len(listed)}", "an NVIDIA GPU and its driver")
 
 
 def _tool(what: str, command: str, needs: str) -> Finding:
-    version = _said(command, "--version").strip().splitlines()
-    return Finding(what, bool(version), version[0] if version else f"{command} is not on PATH", needs)
+    version, fault = _said(command, "--version")
+    return Finding(what, not fault, fault or version.strip().splitlines()[0], needs)
 
 
-def _said(*command: str) -> str:
-    """What a tool prints; nothing where it is missing or fails."""
+def _said(*command: str) -> tuple[str, str]:
+    """What a tool prints, and its last words or where it is missing, if it does not work."""
     if not shutil.which(command[0]):
-        return ""
+        return "", f"{command[0]} is not on PATH"
     ended = subprocess.run(command, capture_output=True, text=True)
-    return "" if ended.returncode else ended.stdout
+    if ended.returncode or not ended.stdout.strip():
+        return "", (ended.stderr.strip().splitlines() or [f"{command[0]} says nothing"])[-1]
+    return ended.stdout, ""
 
 
 def doctor() -> None:
