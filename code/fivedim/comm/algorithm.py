@@ -70,15 +70,10 @@ class Algorithm:
             raise UserError(f"{self.collective}: out must be another tensor of {elements} {x.dtype}", FAILED)
         target = x.new_empty(elements) if out is None else out.detach().view(-1)
         source = target if in_place else x.detach().contiguous().view(-1)
-        program = self._program(rank, ranks, root, tuple(sizes), in_place)
+        place = (rank, ranks, root) if self.rooted else (rank, ranks)
+        program = _program(self.schedule, place, tuple(sizes), has, wanted, in_place)
         counter.record(self.collective, self.name, group, x, "handed", 1, 0)
         return execute(program, source, target, group, self.collective, self.name)
-
-    @lru_cache(maxsize=4096)  # noqa: B019  an algorithm lives as long as its module
-    def _program(self, rank: int, ranks: int, root: int, sizes: tuple[int, ...], in_place: bool) -> Program:
-        """A rank's program, compiled once for a size."""
-        steps = self.schedule(rank, ranks, root) if self.rooted else self.schedule(rank, ranks)
-        return compile(steps, sizes, self.has(rank, ranks, root), self.wants(rank, ranks, root), in_place)
 
     def _whole(self, x: Tensor, group: ProcessGroup, root: int = 0, out: Tensor | None = None) -> Tensor:
         """For collectives of whole tensors: cut x's elements into the algorithm's blocks."""
@@ -94,6 +89,19 @@ class Algorithm:
     def _sizes(self, parts: list[int]) -> list[int]:
         """Rows of every block, where the parts of one tensor have these."""
         return parts
+
+
+@lru_cache(maxsize=4096)
+def _program(
+    schedule: Callable[..., list[Step]],
+    place: tuple[int, ...],
+    sizes: tuple[int, ...],
+    has: range,
+    wants: range,
+    in_place: bool,
+) -> Program:
+    """What a schedule means for one rank and size, compiled once."""
+    return compile(schedule(*place), sizes, has, wants, in_place)
 
 
 class AllReduce(Algorithm):
