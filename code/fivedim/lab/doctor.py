@@ -52,7 +52,7 @@ def links() -> Finding:
 
 
 def slurm() -> Finding:
-    needs = "Slurm's tools on PATH and a cluster that they find; without, --executor local; `make cluster-test` brings a cluster of its own"
+    needs = "Slurm's tools and a cluster; without, --executor local; `make cluster-test` brings a cluster of its own"
     return _tool("Slurm (--executor slurm)", "sbatch", needs)
 
 
