@@ -18,11 +18,15 @@ def emulate(roots: list[Path]) -> list[list[dict]]:
     """On two ranks: bytes on the wire and the plateaus of this project's machine, then times of each project's."""
     os.chdir(roots[0])
     wire = a02.wire_bytes(a02.WireBytesConfig(group_sizes=(2,)))
-    plateaus = a02.plateaus_emulated(a02.PlateausConfig(group_sizes=(2,), size=2**18, repeats=3, in_a_row=1))
+    models = tuple((budget, False) for budget in ("duplex", "shared", "hairpin"))
+    plateaus = a02.plateaus_emulated(
+        a02.PlateausConfig(group_sizes=(2,), size=2**18, repeats=3, in_a_row=1, models=models)
+    )
+    ring = a02.RingTimesConfig(group_sizes=(2,), sizes=(2**19,), small=(2**12,), repeats=3, latency_dilation=4000)
     times = []
     for root in roots:
         os.chdir(root)
-        times.append(a02.ring_times(a02.RingTimesConfig(group_sizes=(2,), sizes=(2**19,), small=(2**12,), repeats=3)))
+        times.append(a02.ring_times(ring))
     return [wire, plateaus, *times]
 
 
