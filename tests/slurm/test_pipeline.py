@@ -14,8 +14,8 @@ from tests.slurm.conftest import ROOT
 
 TOOLS = Path(sys.executable).parent
 # What the local run has finished is taken over, as finished runs are, where a job would say nothing more about Slurm:
-# two runs of a clock on a crowded machine may fall on two sides of a tolerance, and the longest counts are the same code
-# in another process. CLUSTER_ALL=1 makes a job of every experiment but the clocks.
+# two runs of a clock on a crowded machine may fall on two sides of a tolerance, and the longest counts are the same
+# code in another process. CLUSTER_ALL=1 makes a job of every experiment but the clocks.
 CLOCKS = ("ring_times", "plateaus_emulated", "bucket_sweep_emulated")
 LONGEST = (
     *("model_state_rehearsed", "state_against_checkpoint", "training_flop"),
