@@ -8,7 +8,7 @@
 #   make clean          remove everything that was built, finished runs included; .venv stays
 
 SCALE ?= laptop
-PYTEST_WORKERS ?= 3
+PYTEST_WORKERS ?= 2
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 
