@@ -11,6 +11,7 @@ SCALE ?= laptop
 PYTEST_WORKERS ?= 2
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE # pip compiles nothing: what is imported is compiled once, and kept
 
 # An environment made in a folder of another name names that folder in its scripts: set up again after a move or a copy.
 MOVED := $(shell [ "$$(cat .venv/folder 2> /dev/null)" = "$$PWD" ] || echo moved)
