@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from fivedim.comm.collectives import _record
+from fivedim.comm.collectives import record_formula
 from fivedim.errors import FAILED, UserError
 
 
@@ -33,14 +33,14 @@ class Pending:
 def all_reduce_(x: Tensor, group: ProcessGroup) -> Pending:
     """Sum all x into x itself. Sends 2(N-1)/N * S."""
     work = dist.all_reduce(_contiguous(x), group=group, async_op=True)
-    _record("all_reduce", group, x, x.numel())
+    record_formula("all_reduce", group, x, x.numel())
     return Pending("all_reduce", group, work)
 
 
 def broadcast_(x: Tensor, group: ProcessGroup, src: int = 0) -> Pending:
     """Write position `src`'s x into x itself. Sends S a rank (the last of the chain nothing)."""
     work = dist.broadcast(_contiguous(x), group=group, group_src=src, async_op=True)
-    _record("broadcast", group, x, x.numel(), src)
+    record_formula("broadcast", group, x, x.numel(), src)
     return Pending("broadcast", group, work)
 
 

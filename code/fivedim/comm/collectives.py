@@ -30,7 +30,7 @@ def broadcast(x: Tensor, group: ProcessGroup, src: int = 0) -> Tensor:
     """
     out = _copy(x)
     dist.broadcast(out, group=group, group_src=src)
-    _record("broadcast", group, x, x.numel(), src)
+    record_formula("broadcast", group, x, x.numel(), src)
     return out
 
 
@@ -48,7 +48,7 @@ def scatter(x: Tensor, group: ProcessGroup, src: int = 0) -> Tensor:
     out = x.new_empty(rows, *x.shape[1:])
     pieces = list(_parts(x.detach().contiguous(), group.size())) if group.rank() == src else None
     dist.scatter(out, pieces, group=group, group_src=src)
-    _record("scatter", group, x, x.numel(), src)
+    record_formula("scatter", group, x, x.numel(), src)
     return out
 
 
@@ -58,7 +58,7 @@ def gather(x: Tensor, group: ProcessGroup, dst: int = 0) -> Tensor | None:
     out = x.new_empty(group.size() * x.shape[0], *x.shape[1:]) if group.rank() == dst else None
     pieces = None if out is None else list(_parts(out, group.size()))
     dist.gather(x.detach().contiguous(), pieces, group=group, group_dst=dst)
-    _record("gather", group, x, x.numel() * group.size(), dst)
+    record_formula("gather", group, x, x.numel() * group.size(), dst)
     return out
 
 
@@ -66,7 +66,7 @@ def reduce(x: Tensor, group: ProcessGroup, dst: int = 0) -> Tensor | None:
     """The sum of all x on `dst`, None elsewhere. Each rank but `dst` sends S."""
     out = _copy(x)
     dist.reduce(out, group=group, group_dst=dst)
-    _record("reduce", group, x, x.numel(), dst)
+    record_formula("reduce", group, x, x.numel(), dst)
     return out if group.rank() == dst else None
 
 
@@ -75,7 +75,7 @@ def all_gather(x: Tensor, group: ProcessGroup) -> Tensor:
     _rows(x, group, dealt=False)
     out = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
     dist.all_gather_single(out, x.detach().contiguous(), group=group)
-    _record("all_gather", group, x, out.numel())
+    record_formula("all_gather", group, x, out.numel())
     return out
 
 
@@ -83,7 +83,7 @@ def reduce_scatter(x: Tensor, group: ProcessGroup) -> Tensor:
     """The sum of all x [N*rows, ...], dealt out: [rows, ...]. Sends (N-1)/N * S."""
     out = x.new_empty(_rows(x, group), *x.shape[1:])
     dist.reduce_scatter_single(out, x.detach().contiguous(), group=group)
-    _record("reduce_scatter", group, x, x.numel())
+    record_formula("reduce_scatter", group, x, x.numel())
     return out
 
 
@@ -91,7 +91,7 @@ def all_reduce(x: Tensor, group: ProcessGroup) -> Tensor:
     """The sum of all x on every rank. Sends 2(N-1)/N * S."""
     out = _copy(x)
     dist.all_reduce(out, group=group)
-    _record("all_reduce", group, x, x.numel())
+    record_formula("all_reduce", group, x, x.numel())
     return out
 
 
@@ -118,7 +118,7 @@ def all_to_all(x: Tensor, group: ProcessGroup) -> Tensor:
     _rows(x, group)
     out = x.new_empty(x.shape)
     dist.all_to_all_single(out, x.detach().contiguous(), group=group)
-    _record("all_to_all", group, x, x.numel())
+    record_formula("all_to_all", group, x, x.numel())
     return out
 
 
@@ -208,7 +208,7 @@ def _grouped(sends: Messages, receives: Messages, group: ProcessGroup, tag: int)
 def _all_reduce_max(x: Tensor, group: ProcessGroup) -> Tensor:
     out = _copy(x)
     dist.all_reduce(out, op=dist.ReduceOp.MAX, group=group)
-    _record("all_reduce", group, x, x.numel())
+    record_formula("all_reduce", group, x, x.numel())
     return out
 
 
@@ -231,7 +231,7 @@ def _rows(x: Tensor, group: ProcessGroup, dealt: bool = True) -> int:
     return x.shape[0] // group.size()
 
 
-def _record(collective: str, group: ProcessGroup, x: Tensor, size: int, *root: int) -> None:
+def record_formula(collective: str, group: ProcessGroup, x: Tensor, size: int, *root: int) -> None:
     """Count one call that c10d carried out, its bytes by the formula of the bandwidth-optimal algorithm."""
     sent = traffic.OPTIMAL[collective](group.rank(), group.size(), size, *root)
     counter.record(collective, "c10d", group, x, "formula", 1, sent * x.element_size())
