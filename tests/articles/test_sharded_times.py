@@ -1,12 +1,18 @@
 """Articles 4's and 5's predicted steps: what they say, what they follow from, and that they can fail."""
 
+import math
+
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 from fivedim.articles import a04_run as run
 from fivedim.articles import a04_times as zero
 from fivedim.articles import a05_times as fsdp
 from fivedim.articles.a03_ddp import MEMORY, ONE_GPU
+from fivedim.lab.accelerator import VirtualAccelerator
+from fivedim.ledger.kernels import Accelerator
 from fivedim.ledger.sensitivity import Range
 
 
@@ -92,11 +98,54 @@ def test_the_parts_of_the_lead_add_up_to_the_reported_one(fsdp_rows):
     parts = named(fsdp_rows, "part")
     assert parts.ms.sum() == pytest.approx(477.1 - 337.9)
     assert parts.ms["gradients and weights take less to send"] < 0  # they take longer
-    assert parts.ms["more is hidden"] > parts.ms["a shard is updated"] > 0
+    assert parts.ms["activations are bf16"] > parts.ms["a shard is updated"] > parts.ms["more is hidden"] > 0
 
 
 def test_a_memory_twice_as_fast_halves_the_updates():
     large = run.Run(run.LargeConfig())
     twice = {MEMORY: 2 * large.constants[MEMORY]}
-    slow, fast = (fsdp.Modes(large.rates(given), large.mask_bytes).update for given in ({}, twice))
+    slow, fast = (fsdp.Modes.of(large, given).update for given in ({}, twice))
     assert fast == pytest.approx(slow / 2)
+
+
+class Block(nn.Module):
+    """What of the article's block autocast treats differently: norms, residuals, and the GELU with a power in it.
+
+    `autocast` computes the power in fp32, as CUDA's does.
+    """
+
+    def __init__(self, width, autocast):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attention, self.up, self.down = (nn.Linear(width * i, width * o) for i, o in ((1, 1), (1, 4), (4, 1)))
+        self.autocast = autocast
+
+    def forward(self, x):
+        x = x + self.attention(self.norms[0](x))
+        hidden = self.up(self.norms[1](x))
+        cube = torch.pow(hidden.float() if self.autocast else hidden, 3.0)
+        gelu = 0.5 * hidden * (1.0 + torch.tanh(0.8 * (hidden + 0.04 * cube)))
+        return x + self.down(gelu)
+
+
+def moved(tokens, width, autocast):
+    """Bytes that the kernels of the middle one of three blocks move, forward and backward."""
+    card = Accelerator(gemm={"bfloat16": math.inf}, memory=1e6, multiprocessors=1, launch=0.0)
+    dtype = torch.float32 if autocast else torch.bfloat16
+    seconds = []
+    for blocks in (2, 3):
+        model = nn.Sequential(*(Block(width, autocast) for _ in range(blocks))).to(dtype)
+        x = torch.zeros(tokens, width, dtype=dtype, requires_grad=True)
+        with VirtualAccelerator(card) as accelerator:
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                y = model(x)
+            y.backward(torch.zeros_like(y))
+            seconds.append(accelerator.now)
+    return 1e6 * (seconds[1] - seconds[0])
+
+
+def test_autocast_moves_as_many_more_bytes_of_activations_as_are_charged():
+    """In tokens times width alone: what grows with the one or the other, as casts of weights do, is left out."""
+    more = {(t, w): moved(t, w, True) - moved(t, w, False) for t in (8, 24) for w in (16, 32)}
+    mixed = more[24, 32] - more[8, 32] - more[24, 16] + more[8, 16]
+    assert mixed / (24 - 8) / (32 - 16) == pytest.approx(fsdp.FP32_ACTIVATIONS)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fivedim.ledger.layers import Operation
-from fivedim.ledger.sharded import Step, actions, published, reused, timeline, unit
+from fivedim.ledger.sharded import Step, actions, merged, published, reused, timeline, unit
 from fivedim.ledger.simulator import COMMUNICATION, COMPUTE, Action, simulate
 
 # The root owns a table of 4 elements, used first, and a norm of 2 before the head; two blocks of 3 and 5
@@ -31,6 +31,13 @@ def test_units_are_the_blocks_and_a_root_that_owns_the_rest():
     assert STEP.bucketed() == [["blocks.1"], ["blocks.0"], ["root"]]
     assert [visit.gathers for visit in STEP.visits] == [True, True, True, False, True, True, True, False]
     assert [visit.completes for visit in STEP.visits] == [False] * 5 + [True, True, True]
+
+
+def test_one_operation_a_visit_is_enough():
+    short = merged(OPERATIONS)
+    assert [each.name for each in short] == ["tokens", "blocks.0", "blocks.1", "norm"]
+    assert spans(replace(STEP, operations=short)) == spans(STEP)
+    assert replace(STEP, operations=short).units == STEP.units
 
 
 def test_the_next_unit_is_gathered_while_this_one_computes_and_all_again_in_the_backward():

@@ -46,6 +46,7 @@ class Rates:
     """The run under one set of constants. Seconds: `compute` of forward and backward, `launch` of an action."""
 
     operations: Sequence[Operation]
+    visits: Sequence[Operation]  # the same, merged as far as a sharded step lets them be
     parameters: int
     ranks: int
     compute: float
@@ -60,12 +61,14 @@ class Run:
     def __init__(self, cfg: LargeConfig):
         from fivedim.lab.cost_model import CostModel
         from fivedim.ledger.layers import operations
+        from fivedim.ledger.sharded import merged
         from fivedim.model.config import named
 
         self.cfg = cfg
         self.model = CostModel.of(cfg.machine)
         self.shape = named(cfg.model)
         self.operations = operations(self.shape, cfg.length, cfg.sequences)
+        self.visits = merged(self.operations)
         card = self.model.machine.card
         self.constants = {
             ONE_GPU: ONE_GPU_MS,
@@ -77,6 +80,11 @@ class Run:
     def mask_bytes(self) -> int:
         """Of the fp32 causal masks that the layers keep as buffers, and fused attention never reads."""
         return MASK * self.shape.layers * self.shape.context**2
+
+    @property
+    def activations(self) -> int:
+        """Elements of one layer's input, times the layers."""
+        return self.cfg.sequences * self.cfg.length * self.shape.width * self.shape.layers
 
     def reported(self, table: str, key: str) -> dict[str, float]:
         """The reported steps of a table, ms, by its column `key`."""
@@ -93,6 +101,7 @@ class Run:
         memory, parameters = given[MEMORY] * 1e9, sum(tensors(self.operations).values())
         return Rates(
             self.operations,
+            self.visits,
             parameters,
             n,
             compute=given[ONE_GPU] / 1e3 - BF16_ADAMW_BYTES * parameters / memory,

@@ -111,7 +111,7 @@ class Stages:
         rates, cfg = self.rates, self.cfg
         scattered = sum((INTO_BUCKET | REDUCED).values())
         step = Step(
-            rates.operations,
+            rates.visits,
             rates.compute,
             self.update(SHARD, 1 / rates.ranks),
             gather=lambda n: rates.collective("all_gather", BF16 * n) + rates.stream(sum(GATHERED.values()) * n),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Bytes an element of the passes around the collectives
 AUTOCAST = {"weights to bf16": 6, "gradients to fp32": 6}  # DDP's
+# Bytes a token, layer and unit of width that autocast's kernels move beyond those of bf16: norms, residuals and, for
+# the power in it, the article's GELU are computed in fp32
+FP32_ACTIVATIONS = 484
 INTO_BUCKET = {"divide into the bucket": 8}
 UNPACK = {"out of the gathered": 4}  # FSDP2's parameters, bf16
 PACK = {"to fp32, into what is reduced": 6}  # and its gradients
@@ -41,10 +44,19 @@ class FsdpTimesPredictedConfig(LargeConfig):
 
 @dataclass(frozen=True)
 class Modes:
-    """The modes' steps under one set of constants; `mask_bytes` are DDP's buffers."""
+    """The modes' steps under one set of constants.
+
+    DDP has `mask_bytes` of buffers; `activations` are the model's tokens times layers times width.
+    """
 
     rates: Rates
     mask_bytes: int
+    activations: int
+
+    @classmethod
+    def of(cls, run: Run, constants: dict[str, float] | None = None) -> Modes:
+        """A run's modes."""
+        return cls(run.rates(constants), run.mask_bytes, run.activations)
 
     @property
     def update(self) -> float:
@@ -52,6 +64,11 @@ class Modes:
         from fivedim.ledger.kernels import FOREACH_ADAMW_BYTES
 
         return self.rates.stream(FOREACH_ADAMW_BYTES * self.rates.parameters)
+
+    @property
+    def autocast(self) -> float:
+        """Seconds that autocast's fp32 activations take more than bf16 ones."""
+        return self.rates.stream(FP32_ACTIVATIONS * self.activations)
 
     @property
     def ddp(self) -> data_parallel.Step:
@@ -62,7 +79,7 @@ class Modes:
         passes = sum((AUTOCAST | INTO_BUCKET).values())
         return Step(
             rates.operations,
-            compute=rates.compute + rates.stream(passes * rates.parameters),
+            compute=rates.compute + rates.stream(passes * rates.parameters) + self.autocast,
             optimizer=self.update,
             all_reduce=lambda size: rates.collective("all_reduce", size),
             buffers=rates.collective("broadcast", self.mask_bytes),
@@ -77,7 +94,7 @@ class Modes:
 
         rates = self.rates
         return Step(
-            rates.operations,
+            rates.visits,
             rates.compute,
             self.update / rates.ranks,
             gather=lambda n: rates.collective("all_gather", BF16 * n),
@@ -102,11 +119,10 @@ class Modes:
         """Steps that differ from a mode's in one thing."""
         from fivedim.ledger.sharded import timeline
 
-        ddp, rates = self.ddp, self.rates
+        ddp = self.ddp
         return {
             "ddp, nothing overlapped": overlapped(replace(ddp, overlap=False)),
-            "ddp, no buffers": overlapped(replace(ddp, buffers=0.0)),
-            "ddp, a shard updated": overlapped(replace(ddp, optimizer=self.update / rates.ranks)),
+            "ddp, activations in bf16": overlapped(replace(ddp, compute=ddp.compute - self.autocast)),
             "fsdp2, nothing gathered ahead": timeline(replace(self.fsdp, prefetch=0)),
         }
 
@@ -132,14 +148,14 @@ def fsdp_times_predicted(cfg: FsdpTimesPredictedConfig) -> list[dict]:
     within = {DDP: cfg.ddp_within, FSDP: cfg.within, KEPT: cfg.within}
 
     def predict(constants: dict[str, float]) -> dict[str, float]:
-        timelines = Modes(run.rates(constants), run.mask_bytes).timelines()
+        timelines = Modes.of(run, constants).timelines()
         return {mode: 1e3 * each.makespan for mode, each in timelines.items()}
 
     def holds(steps: dict[str, float]) -> bool:
         near = all(abs(ms / reported[mode] - 1) <= within[mode] for mode, ms in steps.items())
         return near and steps[KEPT] < steps[FSDP] < steps[DDP]
 
-    modes = Modes(run.rates(), run.mask_bytes)
+    modes = Modes.of(run)
     return [
         *_modes(modes, reported),
         *_variants(modes),
@@ -175,7 +191,7 @@ def _quantities(run: Run, modes: Modes, reported: dict[str, float]) -> Iterator[
         "one all-gather of the bf16 model": (1e3 * rates.collective("all_gather", BF16 * rates.parameters), None),
         "ddp over one GPU": (ms[DDP] - one_gpu, reported[DDP] - one_gpu),
         "of it communication": (idle, None),
-        "of it update, casts and copies": (ms[DDP] - one_gpu - idle, None),
+        "of it update, casts and activations": (ms[DDP] - one_gpu - idle, None),
         "one all-reduce of the fp32 gradients": (1e3 * rates.collective("all_reduce", FP32 * rates.parameters), None),
     }
     for name, (predicted, said) in pairs.items():
@@ -186,10 +202,11 @@ def _quantities(run: Run, modes: Modes, reported: dict[str, float]) -> Iterator[
 def _parts(modes: Modes, reported: dict[str, float]) -> Iterator[dict]:
     """The reported lead of FSDP2 over DDP: what is predicted, by cause, and what no part accounts for."""
     ddp, fsdp = (account(modes.timelines()[mode]) for mode in (DDP, FSDP))
-    lead, buffers = reported[DDP] - reported[FSDP], 1e3 * modes.ddp.buffers
+    lead, buffers, autocast = reported[DDP] - reported[FSDP], 1e3 * modes.ddp.buffers, 1e3 * modes.autocast
     parts = {
         "a shard is updated": ddp["update_ms"] - fsdp["update_ms"],
-        "casts and copies": ddp["compute_ms"] - fsdp["compute_ms"],
+        "activations are bf16": autocast,
+        "casts and copies": ddp["compute_ms"] - fsdp["compute_ms"] - autocast,
         "no masks are broadcast": buffers,
         "gradients and weights take less to send": ddp["communication_ms"] - buffers - fsdp["communication_ms"],
         "more is hidden": fsdp["hidden_ms"] - ddp["hidden_ms"],
@@ -205,7 +222,7 @@ def _break_even(run: Run, free: float) -> dict:
     from fivedim.ledger.time import bus_bandwidth
 
     def spared(times: float) -> float:
-        found = Modes(run.rates(dict.fromkeys(TABLES.values(), times)), run.mask_bytes).sharded()
+        found = Modes.of(run, dict.fromkeys(TABLES.values(), times)).sharded()
         return free * found[KEPT].makespan - (found[FSDP].makespan - found[KEPT].makespan)
 
     times, rates = root(spared, 1, 100), run.rates()

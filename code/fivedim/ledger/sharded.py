@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fivedim.ledger import buckets
 from fivedim.ledger.data_parallel import RANKS
-from fivedim.ledger.layers import Operation, work
+from fivedim.ledger.layers import Operation, tensors, work
 from fivedim.ledger.simulator import COMMUNICATION, COMPUTE, Action, Timeline, simulate
 
 ROOT = "root"
@@ -96,6 +96,20 @@ def unit(operation: Operation) -> str:
     """The unit that an operation is in."""
     parts = operation.name.split(".")
     return ".".join(parts[:2]) if parts[0] == "blocks" else ROOT
+
+
+def merged(operations: Sequence[Operation]) -> list[Operation]:
+    """The same with one operation a visit: all that a sharded step depends on."""
+    groups = [(name, list(each)) for name, each in groupby(operations, key=unit)]
+    return [
+        Operation(
+            listed[0].name if name == ROOT else name,
+            sum(each.forward for each in listed),
+            sum(each.backward for each in listed),
+            tensors(listed),
+        )
+        for name, listed in groups
+    ]
 
 
 def timeline(step: Step) -> Timeline:
