@@ -33,44 +33,46 @@ def rows():
 
 def test_zero_match_finds_no_difference_and_finds_weights_that_are_not_gathered(rows):
     right, _, stale, _ = rows
-    assert len(right) == 2 * 3 * 4
+    assert len(right) == 2 * 4 * 4
     assert right[["weight_miss", "data_parallel_miss", "norm_miss"]].max().max() < 1e-12
     assert right.same_bits.all()
     assert right.moved.min() > 1e-6
-    zero = (stale.stage > 0) & (stale.ranks > 1)
+    zero = stale.stage.isin([1, 2]) & (stale.ranks > 1)
     assert (stale[zero].data_parallel_miss > 1e-4).all()
     assert not stale[zero].same_bits.any()
-    assert stale[stale.stage == 0].weight_miss.max() < 1e-12
+    assert stale[stale.stage.isin([0, 3])].weight_miss.max() < 1e-12
 
 
 def test_zero_ledger_counts_the_formulas_and_finds_bytes_that_stay(rows):
     _, right, _, hoarding = rows
     state = right[right.row == "state"].groupby(["stage", "ranks"]).per_parameter.sum() / 2  # of two models
-    assert state.to_dict() == {(0, 1): 16, (0, 2): 16, (1, 1): 16, (1, 2): 10, (2, 1): 16, (2, 2): 9}
+    two = {0: 16, 1: 10, 2: 9, 3: 8}
+    assert state.to_dict() == {(stage, n): 16 if n == 1 else two[stage] for stage in two for n in (1, 2)}
     assert (right[right.row == "state"].miss == 0).all()
     apart = right[right.row == "apart"].groupby(["kind", "stage"]).bytes.max()
-    assert apart["anything else"].tolist() == [0, 0, 0]
-    assert apart["flags"].tolist() == [2 * 28, 0, 0]
+    assert apart["anything else"].tolist() == [0, 0, 0, 0]
+    assert apart["flags"].tolist() == [2 * 28, 0, 0, 0]
     volume = right[(right.row == "volume") & (right.ranks == 2)]
-    assert (volume[volume.stage > 0].units == 2).all()
-    assert (volume[volume.stage > 0].apart > 0).all()
+    assert (volume[volume.stage.isin([1, 2])].units == 2).all()
+    assert (volume[volume.stage == 3].units == 3).all()
+    assert volume.groupby("stage").apart.max().gt(0).tolist() == [False, True, True, False]
     assert ((volume[volume.stage == 0].units - 2).between(0, 1e-3)).all()
     clipping = right[right.row == "clipping"].groupby("order").bytes.agg(["min", "max"])
     assert clipping.T.to_dict() == {"1": {"min": 8, "max": 8}, "2": {"min": 8, "max": 8}, "inf": {"min": 16, "max": 16}}
     others = hoarding[(hoarding.row == "apart") & (hoarding.kind == "anything else")]
-    assert (others[others.stage > 0].bytes > 0).all()
+    assert (others[others.stage.isin([1, 2])].bytes > 0).all()
 
 
 @pytest.fixture(scope="module")
 def rehearsed():
-    cases = [("tiny", stage) for stage in a04_zero.STAGES]
+    cases = [("tiny", stage) for stage in a04_zero.STAGES[:3]]
     return pd.DataFrame(a04_rehearsed.zero_rehearsed(a04_rehearsed.ZeroRehearsedConfig(cases=cases)))
 
 
 def test_zero_rehearsed_keeps_and_sends_what_real_ranks_do(rehearsed):
     found = rehearsed[rehearsed.row == "memory"].set_index(["stage", "kind"])
     count = int(found.parameters.iloc[0])
-    for stage in a04_zero.STAGES:
+    for stage in a04_zero.STAGES[:3]:
         kept = found.resident[stage][list(a04_zero.STATE)].to_dict()
         kept["gradients"] -= 2 * 28 if stage == 0 else 0  # data parallelism's flags
         assert kept == memory.zero(count, stage, 8)

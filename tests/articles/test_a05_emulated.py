@@ -82,5 +82,11 @@ def test_rows_come_from_the_slowest_rank_and_claims_from_the_rows(emulation):
     assert list(modes.disagreement) == pytest.approx(list(modes.predicted_s / modes.seconds - 1))
     assert a05_emulated.saved_over_gather(found) == pytest.approx(0.4 / 0.5)
     assert a05_emulated.fsdp_over_ddp(found) == pytest.approx(3.2 / 4.2) == modes.ratio[FSDP]
+    assert a05_emulated.fsdp_over_ddp_simulated(found) == pytest.approx(
+        modes.predicted_s[FSDP] / modes.predicted_s[DDP]
+    )
+    saved = modes.predicted_s[FSDP] - modes.predicted_s[KEPT]
+    assert a05_emulated.saved_over_gather_simulated(found) == pytest.approx(saved / 0.5)
     (setup,) = found[found.row == "setup"].to_dict("records")
+    assert setup["layers"] == 3
     assert (setup["links_dilation"], setup["card_dilation"], setup["gather_s"]) == (20, 10, 0.5)

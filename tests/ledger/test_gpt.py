@@ -61,3 +61,4 @@ def test_state_by_stage_of_zero():
     for ranks in (1, 2, 4, 8, 64):
         each = [sum(memory.zero(1000, stage, ranks).values()) for stage in range(4)]
         assert each == [16_000, 4_000 + 12_000 / ranks, 2_000 + 14_000 / ranks, 16_000 / ranks]
+        assert sum(memory.fully_sharded(1000, ranks).values()) == 16_000 / ranks

@@ -22,7 +22,7 @@ class ZeroRehearsedConfig(Strict):
     A case is a model and a stage; a model with a shorter context takes sequences as long as that.
     """
 
-    cases: tuple[tuple[str, int], ...] = (("774M", 1), *(("tiny", stage) for stage in STAGES))
+    cases: tuple[tuple[str, int], ...] = (("774M", 1), *(("tiny", stage) for stage in STAGES[:3]))
     ranks: int = 8
     sequences: int = 4
     length: int = 1024

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.distributed import ProcessGroup
 
+    from fivedim.fsdp import FullySharded
+
 STATE = ("parameters", "gradients", "master", "exp_avg", "exp_avg_sq")
-STAGES = (0, 1, 2)
+STAGES = (0, 1, 2, 3)
 
 
 class ZeroMatchConfig(SmallConfig):
@@ -31,8 +33,8 @@ def zero_match(cfg: ZeroMatchConfig) -> list[dict]:
     """Every stage beside data parallelism (stage 0) and one process on the whole batch, in float64.
 
     A row is one N, stage and optimizer; a rank's first weights are its own. The largest differences of a weight, after
-    any step, from one process and from data parallelism, and of the norm that was clipped to; how far the weight that
-    moved least moved; whether all ranks have the same bits. Sends what the wrappers say.
+    any step, from one process and from data parallelism, and of the norm that was clipped to; how far the
+    64 weights that moved least moved; whether all ranks have the same bits. Sends what the wrappers say.
     """
     import torch.distributed as dist
 
@@ -61,16 +63,41 @@ class Trained:
         self.optimizer.step()
 
 
+class FullyShardedOptimizer:
+    """Stage 3's: an optimizer of the shards of a FullySharded model, as the other stages are to be used."""
+
+    def __init__(self, sharded: FullySharded, optimizer: Any):
+        self.sharded, self.optimizer = sharded, optimizer
+        self.step, self.zero_grad = optimizer.step, sharded.zero_grad
+
+    def clip_(self, max_norm: float, order: float = 2.0) -> Tensor:
+        """Clip to a global norm; returns it as it was."""
+        from fivedim.comm.norm import clip_
+
+        gradients = [p.grad for p in self.sharded.parameters() if p.grad is not None]
+        return clip_({self.sharded.group: gradients}, max_norm, order)
+
+    def tensors(self) -> dict[str, list[Tensor]]:
+        """All that is kept between steps, by kind; the shards, in float32 at least, are their own masters."""
+        kinds = self.optimizer.tensors()
+        return kinds | {"parameters": [], "master": kinds["parameters"]}
+
+
 def trained(stage: int | None, model: nn.Module, group: ProcessGroup, make: Callable, max_norm: float, cap: float):
     """`model` under a stage, 0 being data parallelism and None one process; `make` gives an optimizer of tensors."""
     import torch
 
     from fivedim import comm, zero
     from fivedim.data_parallel import Overlapped
+    from fivedim.fsdp import FullySharded
 
-    if stage:
+    if stage in (1, 2):
         ours = (zero.Stage1, zero.Stage2)[stage - 1](model, group, make, cap_mib=cap)
         return Trained(model, model, ours, ours.clip_, max_norm)
+    if stage == 3:
+        sharded = FullySharded(model, group, model.blocks)
+        ours = FullyShardedOptimizer(sharded, make(sharded.parameters()))
+        return Trained(model, sharded, ours, ours.clip_, max_norm)
     if stage is None:
         clip_ = lambda most: torch.nn.utils.clip_grad_norm_(model.parameters(), most)  # noqa: E731
         return Trained(model, model, make(model.parameters()), clip_, max_norm)
@@ -94,7 +121,7 @@ def _match_rows(cfg: ZeroMatchConfig, group: ProcessGroup, name: str) -> list[di
         )
 
     stages, twin = {stage: build(stage) for stage in STAGES}, build(None)
-    first = _weights(twin.model)
+    first = _weights(twin)
     worst = {stage: [0.0, 0.0, 0.0] for stage in STAGES}
     for step in range(cfg.steps):
         batches = [_batch(cfg, position, step) for position in range(group.size())]
@@ -102,23 +129,22 @@ def _match_rows(cfg: ZeroMatchConfig, group: ProcessGroup, name: str) -> list[di
         for ours in stages.values():
             train.step(ours.forward, ours, batches[group.rank() :][:1])
         for stage, ours in stages.items():
-            weights = _weights(ours.model)
-            found = miss(weights, _weights(twin.model)), miss(weights, _weights(stages[0].model))
+            weights = _weights(ours)
+            found = miss(weights, _weights(twin)), miss(weights, _weights(stages[0]))
             worst[stage] = [max(pair) for pair in zip(worst[stage], (*found, abs(ours.norm - twin.norm)), strict=True)]
-    return [_match_row(group, name, cfg.steps, stage, worst[stage], stages[stage].model, first) for stage in STAGES]
+    return [_match_row(group, name, cfg.steps, stage, worst[stage], stages[stage], first) for stage in STAGES]
 
 
 def _match_row(
-    group: ProcessGroup, name: str, steps: int, stage: int, worst: list[float], model: nn.Module, first: Tensor
+    group: ProcessGroup, name: str, steps: int, stage: int, worst: list[float], ours: Trained, first: Tensor
 ) -> dict:
     import torch
 
     from fivedim import comm
 
-    weights = _weights(model)
+    weights = _weights(ours)
     weight, dp, norm = comm.all_reduce_max(torch.tensor(worst, dtype=torch.float64), group).tolist()
-    starts = [0, *torch.tensor([p.numel() for p in model.parameters()]).cumsum(0).tolist()]
-    moved = [miss(weights[a:b], first[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
+    moved = [miss(*pair) for pair in zip(weights.split(64), first.split(64), strict=True)]
     return {
         **{"ranks": group.size(), "stage": stage, "optimizer": name, "steps": steps},
         **{"weight_miss": weight, "data_parallel_miss": dp, "norm_miss": norm, "moved": min(moved)},
@@ -126,10 +152,14 @@ def _match_row(
     }
 
 
-def _weights(model: nn.Module) -> Tensor:
+def _weights(ours: Trained) -> Tensor:
+    """All weights, gathered if they are sharded."""
     import torch
 
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    from fivedim.fsdp import FullySharded, checkpoint
+
+    whole = checkpoint.state_dict(ours.forward) if isinstance(ours.forward, FullySharded) else ours.model.state_dict()
+    return torch.cat([whole[name].flatten() for name in sorted(whole)])
 
 
 def _batch(cfg: ZeroMatchConfig, position: int, step: int) -> tuple[Tensor, Tensor]:
@@ -156,7 +186,8 @@ class ZeroLedgerConfig(Strict):
 def zero_ledger(cfg: ZeroLedgerConfig) -> list[dict]:
     """Live bytes after a step with bf16 weights and gradients, fp32 masters and AdamW, and what the step sent.
 
-    `ranks` and `stage`, 0 being data parallelism with MixedPrecision. `row` is
+    `ranks` and `stage`, 0 being data parallelism with MixedPrecision and 3 FullySharded, whose shards and their
+    gradients are fp32 and which keeps no bf16. `row` is
 
     - state: one kind's live bytes on the rank that has most and least of it, the ledger's, and their difference;
     - apart: live bytes that no ledger counts: AdamW's step counters, and stage 0's flags that say who has a gradient;
@@ -186,8 +217,12 @@ def mixed(stage: int, model: nn.Module, group: ProcessGroup, cap_mib: float | No
 
     from fivedim import optim, zero
     from fivedim.data_parallel import Overlapped
+    from fivedim.fsdp import FullySharded, Policy
     from fivedim.precision import MixedPrecision
 
+    if stage == 3:
+        sharded = FullySharded(model, group, model.blocks, policy=Policy(torch.bfloat16))
+        return sharded, FullyShardedOptimizer(sharded, optim.adamw(sharded.parameters())), 0
     if stage:
         for parameter in model.parameters():
             parameter.data = parameter.data.bfloat16()
@@ -210,15 +245,16 @@ def _ledger_rows(cfg: ZeroLedgerConfig, group: ProcessGroup, width: int, stage: 
     batch = tuple(torch.randint(cfg.vocabulary, (2, 1, cfg.context), generator=stream))
     with Live() as live:
         model = GPT(shape, cfg.seed)
+        count = sum(p.numel() for p in model.parameters())
         forward, optimizer, flags = mixed(stage, model, group, cfg.cap_mib)
         train.step(forward, optimizer, [batch])
         with comm.count() as traffic:
             train.step(forward, optimizer, [batch])
         kinds = label(live, model, optimizer, batch)
     kinds["gradients"] -= flags
-    count = sum(p.numel() for p in model.parameters())
+    kinds["flags"] = flags
     about = {"ranks": group.size(), "stage": stage, "parameters": count}
-    yield from _state_rows(about, kinds | {"flags": flags}, group)
+    yield from _state_rows(about, kinds, group)
     yield _volume_row(about, traffic, group)
     if stage:
         optimizer.zero_grad()
@@ -246,7 +282,9 @@ def label(live: Any, model: nn.Module, optimizer: Any, batch: tuple[Tensor, ...]
 def _state_rows(about: dict, kinds: Counter[str], group: ProcessGroup) -> Iterator[dict]:
     from fivedim.ledger import memory
 
-    formula = memory.zero(about["parameters"], about["stage"], about["ranks"])
+    formula = {"parameters": 0.0} | memory.fully_sharded(about["parameters"], about["ranks"])
+    if about["stage"] < 3:
+        formula = memory.zero(about["parameters"], about["stage"], about["ranks"])
     others = sum(kinds.values()) - sum(kinds[kind] for kind in (*STATE, "step", "flags"))
     most, least = extremes([*(kinds[kind] for kind in (*STATE, "step", "flags")), others], group)
     for kind, high, low in zip(STATE, most, least, strict=False):

@@ -83,7 +83,7 @@ def _setup(emulation: Emulation, machine: Machine, links_dilation: float) -> dic
     return {
         **{"row": "setup", "ranks": emulation.cfg.ranks, "shrink": emulation.cfg.shrink, "thin": emulation.cfg.thin},
         **{"links_dilation": links_dilation, "card_dilation": machine.dilation, "repeats": emulation.cfg.repeats},
-        **{"parameters": emulation.elements, "gather_s": gather},
+        **{"layers": len(emulation.narrow.visits) - 2, "parameters": emulation.elements, "gather_s": gather},
     }
 
 
@@ -101,13 +101,23 @@ def _modes(emulation: Emulation, machine: Machine, found: list[dict]) -> list[di
     return listed
 
 
-def saved_over_gather(rows: DataFrame) -> float:
+def saved_over_gather(rows: DataFrame, column: str = "seconds") -> float:
     """What a step saves without resharding, over an all-gather of the bf16 model."""
-    steps = rows[rows.row == "mode"].set_index("mode").seconds
+    steps = rows[rows.row == "mode"].set_index("mode")[column]
     return float((steps[FSDP] - steps[KEPT]) / rows[rows.row == "setup"].gather_s.iloc[0])
 
 
-def fsdp_over_ddp(rows: DataFrame) -> float:
+def saved_over_gather_simulated(rows: DataFrame) -> float:
+    """The same by the simulator."""
+    return saved_over_gather(rows, "predicted_s")
+
+
+def fsdp_over_ddp(rows: DataFrame, column: str = "seconds") -> float:
     """FSDP's step, with resharding, over DDP's."""
-    steps = rows[rows.row == "mode"].set_index("mode").seconds
+    steps = rows[rows.row == "mode"].set_index("mode")[column]
     return float(steps[FSDP] / steps[DDP])
+
+
+def fsdp_over_ddp_simulated(rows: DataFrame) -> float:
+    """The same by the simulator."""
+    return fsdp_over_ddp(rows, "predicted_s")

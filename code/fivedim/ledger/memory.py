@@ -33,3 +33,8 @@ def zero(parameters: int, stage: int, ranks: int) -> dict[str, float]:
     """
     dealt = {kind for kinds in DEALT[:stage] for kind in kinds}
     return {kind: size / ranks if kind in dealt else size for kind, size in state(parameters).items()}
+
+
+def fully_sharded(parameters: int, ranks: int) -> dict[str, float]:
+    """The same 16/N where shards and their gradients are fp32, and bf16 weights are gathered and never kept."""
+    return dict.fromkeys(("master", "gradients", "exp_avg", "exp_avg_sq"), 4 * parameters / ranks)
