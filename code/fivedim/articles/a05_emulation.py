@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fivedim.ledger.simulator import Timeline
 
 DDP, ZERO, FSDP, KEPT = "DDP", "ZeRO 2", "FSDP", "FSDP, not resharded"
-CAP = 25  # MiB of the article's gradients: torch's default
+CAP = 25  # MiB of the article's gradients: torch's default, for DDP
+ZERO_CAP = 1e9 / 2**20  # MiB: DeepSpeed's default of 5e8 elements, in bf16
 WHOLE, PART = 0, 2  # tables begin with the whole tensor, or with a quarter of it, and are halved from there
 HALVINGS = 6
 
@@ -60,6 +61,16 @@ class Emulation:
         """Of the model's parameters."""
         return sum(self.wide.profile.elements.values())
 
+    @property
+    def ddp_cap(self) -> float:
+        """MiB of DDP's buckets, shrunk with the tensors."""
+        return CAP / self.cfg.shrink**2
+
+    @property
+    def zero_cap(self) -> float:
+        """MiB of ZeRO's buckets, shrunk with the model, which they cut in two."""
+        return ZERO_CAP / self.cfg.shrink**2 / self.cfg.thin
+
     def model(self, dtype) -> nn.Module:
         """The small model."""
         from fivedim.model import GPT
@@ -81,11 +92,11 @@ class Emulation:
         from fivedim.fsdp import FullySharded, Policy
         from fivedim.zero import Stage2
 
-        adamw, cap = partial(torch.optim.AdamW, fused=True), CAP / self.cfg.shrink**2
+        adamw = partial(torch.optim.AdamW, fused=True)
         if name == ZERO:
-            return model, Stage2(model, group, adamw, cap_mib=cap)
+            return model, Stage2(model, group, adamw, cap_mib=self.zero_cap)
         if name == DDP:
-            model = Overlapped(model, group, cap)
+            model = Overlapped(model, group, self.ddp_cap)
             for bucket in model.buckets:
                 bucket.flat.zero_()  # it is added up for real, and what was left in memory can be slow to add
         else:
@@ -244,11 +255,12 @@ class Machine:
 
         ddp, zero, fsdp = self.replicated(), self.second(), self.sharded()
         kept = replace(fsdp, kept=frozenset(fsdp.units))
-        cap = CAP / self.emulation.cfg.shrink**2
         gather = self.curves["all_gather"].seconds(BF16 * self.emulation.elements)
         return {
-            DDP: data_parallel.timeline(ddp, ddp.bucketed(cap)),
-            ZERO: simulate(sharded.published(data_parallel.actions(zero, zero.bucketed(cap)), gather)),
+            DDP: data_parallel.timeline(ddp, ddp.bucketed(self.emulation.ddp_cap)),
+            ZERO: simulate(
+                sharded.published(data_parallel.actions(zero, zero.bucketed(self.emulation.zero_cap)), gather)
+            ),
             FSDP: sharded.timeline(fsdp),
             KEPT: sharded.timeline(kept),
         }
