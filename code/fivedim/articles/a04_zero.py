@@ -262,7 +262,7 @@ def _ledger_rows(cfg: ZeroLedgerConfig, group: ProcessGroup, stage: int) -> Iter
             with Collectives() as sent:
                 optimizer.clip_(1.0, float(order))
             calls, elements = sent.calls.total(), sent.bytes.total()
-            yield {"row": "clipping", **about, "order": order, "collectives": calls, "bytes": elements}
+            yield {"row": "clipping", **about, "order": f"{order}-norm", "collectives": calls, "bytes": elements}
 
 
 def label(live: Any, model: nn.Module, optimizer: Any, batch: tuple[Tensor, ...]) -> Counter[str]:
