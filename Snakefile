@@ -18,6 +18,7 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "bucket_curve": ["bucket_sweep_predicted", "bucket_sweep_emulated"],
     "timeline": ["bucket_sweep_emulated"],
     "waterfall": ["exposed_time_predicted"],
+    "three_ledgers": ["zero_ledger"],
 }
 SCALE = config.setdefault("scale", "laptop")
 EXECUTOR = config.setdefault("executor", "local")
