@@ -19,6 +19,7 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "timeline": ["bucket_sweep_emulated"],
     "waterfall": ["exposed_time_predicted"],
     "step_times": ["zero_times_predicted", "fsdp_times_predicted", "sharded_steps_emulated"],
+    "three_ledgers": ["zero_ledger"],
 }
 SCALE = config.setdefault("scale", "laptop")
 EXECUTOR = config.setdefault("executor", "local")

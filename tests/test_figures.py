@@ -110,6 +110,19 @@ def test_ledger_draws_what_was_counted_and_marks_the_formula(tmp_path):
     assert [tick.get_text() for tick in left.get_xticklabels()] == ["tiny\ncounted", "774M\nrehearsed", "7B\nrehearsed"]
 
 
+def test_three_ledgers_draws_what_was_counted(tmp_path):
+    rows = [
+        {"row": "state", "stage": stage, "ranks": ranks, "kind": kind, "per_parameter": size}
+        for stage in range(4)
+        for ranks in (1, 2)
+        for kind, size in (("master", 4 + stage), ("gradients", ranks))
+    ]
+    (axis,) = figure_of("three_ledgers", rows, tmp_path / "three_ledgers.pdf").axes
+    points = [list(line.get_ydata()) for line in axis.lines if line.get_marker() != "None"]
+    assert points == [[5 + stage, 6 + stage] for stage in range(4)]
+    assert [text.get_text() for text in axis.texts] == ["16", "4.19", "2.22", "0.25"]
+
+
 def test_plateaus_draws_every_reported_bandwidth_and_model(tmp_path):
     rows = a02_links.link_models(a02_links.LinkModelsConfig(joints=(50, 100)))
     share = {"median_busbw": 0.5, "low_busbw": 0.4, "high_busbw": 0.6}
