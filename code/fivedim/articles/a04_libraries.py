@@ -1,0 +1,237 @@
+"""Article 4, what libraries really send and hold: DeepSpeed, ZeroRedundancyOptimizer, DDP, FSDP1, FSDP2, and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fivedim.lab.config import Strict
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from fivedim.articles.peers import Observed, Peer
+    from fivedim.model import GPT, GPTConfig
+
+UNITS = {  # what a rank sends of a tensor in an operation, the mean over ranks, in units of (N-1)/N
+    "allreduce_": 2,
+    "allgather_": 1,
+    "_allgather_base_": 1,
+    "allgather_into_tensor_coalesced_": 1,
+    "reduce_scatter_": 1,
+    "_reduce_scatter_base_": 1,
+    "reduce_scatter_tensor_coalesced_": 1,
+    "broadcast_": 1,
+    "reduce_": 1,
+}
+
+
+class LibrariesConfig(Strict):
+    """A small GPT with the article's causal masks; what is sent is counted in one step after `warmup` others."""
+
+    layers: int = Field(8, ge=2)
+    width: int = 96
+    heads: int = 4
+    vocabulary: int = 864
+    context: int = 64
+    length: int = 8
+    warmup: int = Field(2, ge=1)
+    seed: int = 0
+
+    def shape(self, layers: int) -> GPTConfig:
+        """The model's config."""
+        from fivedim.model import GPTConfig
+
+        sizes = self.model_dump(include={"width", "heads", "vocabulary", "context"})
+        return GPTConfig(**sizes, layers=layers)
+
+    def thresholds(self, parameters: int, bucket: float = 1.0) -> dict[str, int]:
+        """DeepSpeed's default thresholds at this size: totals shrink as the model, a tensor's as a matrix of it.
+
+        `bucket` multiplies the reduce bucket.
+        """
+        from fivedim.articles import peers
+        from fivedim.ledger import gpt
+        from fivedim.model import named
+
+        article, defaults = named("774M"), peers.deepspeed_defaults()
+        scaled = {key: value * parameters // gpt.parameters(article) for key, value in defaults.items()}
+        scaled["allgather_bucket_size"] += scaled["allgather_bucket_size"] % 2  # it must be even
+        scaled["reduce_bucket_size"] = int(bucket * scaled["reduce_bucket_size"])
+        threshold = "stage3_param_persistence_threshold"
+        return scaled | {threshold: int(defaults[threshold] * (self.width / article.width) ** 2)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One library at one setting: the names for its rows, how it is made, and what the theory says of it.
+
+    `units` are what a rank sends a step, `whole` and `sharded` the bytes a parameter that it holds between steps.
+    """
+
+    library: str
+    make: Callable[[GPT], Peer]
+    units: int
+    whole: int
+    sharded: int
+
+
+def libraries(cfg: LibrariesConfig) -> list[dict]:
+    """Every library trains the same model; c10d's operations and live storages are counted on rank 0.
+
+    What c10d sends of a tensor is its formula's, whoever calls it; which operations on which bytes is counted. `row` is
+
+    - sent: `elements` of whole tensors that a step hands to one operation of c10d in one dtype, and the `units` of
+      (N-1)/N of the model's elements that a rank sends for it;
+    - total: the units of a step and the theory's, the same in units of a bf16 model (`bf16_units`), and the bytes a
+      parameter held between steps and the theory's;
+    - held: bytes between steps by kind and dtype, in how many storages, and whether they are there before the first
+      step. `copies` is how many times the kind holds the model's elements;
+    - law: what DeepSpeed holds is `per_parameter` * parameters + `per_bucket` * elements of the reduce bucket + `rest`
+      bytes, solved from three runs; `miss` is the share by which it misses a fourth. Only what grows counts;
+    - term, explained: see `residents`.
+
+    Sends what the libraries do.
+    """
+    from importlib.util import find_spec
+
+    from fivedim.articles import peers, residents
+
+    if find_spec("deepspeed") is None:
+        return [{"unavailable": "DeepSpeed is not installed: pip install 'fivedim[peers]'"}]
+    with peers.quiet():
+        rows = [row for case in _cases(cfg) for row in _case_rows(cfg, case)]
+        laws = [_law_row(cfg, stage) for stage in range(4)]
+    return [*rows, *laws, *residents.explain(rows, laws)]
+
+
+def _cases(cfg: LibrariesConfig) -> list[Case]:
+    from functools import partial
+
+    from fivedim.articles import peers
+
+    zero = cfg.thresholds(_parameters(cfg, cfg.layers))
+    apart = zero | {"stage3_max_reuse_distance": 0, "stage3_max_live_parameters": 0}
+    return [
+        Case("ours, DDP", peers.data_parallel, 2, 16, 0),
+        Case("torch DDP", peers.torch_ddp, 2, 16, 0),
+        Case("ZeroRedundancyOptimizer", peers.zero_redundancy, 2, 8, 8),
+        Case("DeepSpeed 0", partial(peers.deepspeed, stage=0), 2, 14, 0),
+        Case("DeepSpeed 1", partial(peers.deepspeed, stage=1, **zero), 2, 2, 12),
+        Case("DeepSpeed 2", partial(peers.deepspeed, stage=2, **zero), 2, 2, 12),
+        Case("DeepSpeed 3", partial(peers.deepspeed, stage=3, **zero), 3, 0, 14),
+        Case("DeepSpeed 3, no reuse", partial(peers.deepspeed, stage=3, **apart), 3, 0, 14),
+        Case("FSDP1", peers.fsdp1, 3, 0, 12),
+        Case("FSDP2", peers.fsdp2, 3, 0, 12),
+        Case("FSDP2, no reshard", partial(peers.fsdp2, reshard=False), 2, 0, 12),
+    ]
+
+
+def _parameters(cfg: LibrariesConfig, layers: int) -> int:
+    from fivedim.ledger import gpt
+
+    return gpt.parameters(cfg.shape(layers))
+
+
+def _case_rows(cfg: LibrariesConfig, case: Case) -> Iterator[dict]:
+    import torch.distributed as dist
+
+    ranks, parameters = dist.get_world_size(), _parameters(cfg, cfg.layers)
+    sent, held = _observe(cfg, case.make, cfg.layers, cfg.warmup)
+    about = {"library": case.library, "ranks": ranks, "parameters": parameters}
+    rows = [about | _sent_row(name, dtype, nbytes, parameters) for (name, dtype), nbytes in sent.typed.items()]
+    yield from rows
+    for row in held:
+        copies = row["bytes"] / row["element_bytes"] / parameters
+        yield {**about, **row, "copies": copies}
+    yield {
+        **{"row": "total", **about, "units": sum(row["units"] for row in rows), "theory_units": case.units},
+        "bf16_units": sum(row["units"] * row["element_bytes"] / 2 for row in rows),
+        "per_parameter": sum(row["bytes"] for row in held) / parameters,
+        "theory_per_parameter": case.whole + case.sharded / ranks,
+        **{"theory_whole": case.whole, "theory_sharded": case.sharded},
+    }
+
+
+def _sent_row(name: str, dtype: str, nbytes: int, parameters: int) -> dict:
+    elements = nbytes // _size(dtype)
+    return {
+        **{"row": "sent", "collective": name.strip("_"), "dtype": dtype, "element_bytes": _size(dtype)},
+        **{"elements": elements, "units": UNITS[name] * elements / parameters},
+    }
+
+
+def _size(dtype: str) -> int:
+    """Bytes of an element."""
+    import torch
+
+    return getattr(torch, dtype).itemsize
+
+
+def _observe(cfg: LibrariesConfig, make: Callable[[GPT], Peer], layers: int, warmup: int) -> tuple:
+    """What c10d was given in the step after `warmup` others, and rows of what is held after it."""
+    import torch
+
+    from fivedim.articles import peers
+
+    model = peers.article_model(cfg.shape(layers), cfg.seed)
+    tokens = torch.randint(cfg.vocabulary, (1, cfg.length), generator=torch.Generator().manual_seed(cfg.seed))
+    observed = peers.observe(make, model, tokens, warmup)
+    return observed.sent, _held(observed)
+
+
+def _held(observed: Observed) -> list[dict]:
+    from collections import Counter
+
+    from fivedim.lab.meter import UNLABELLED
+
+    alive = [record for record in observed.live.records if record.alive(None) and record.nbytes]
+    storages = Counter((record.kind, record.dtype) for record in alive)
+    return [
+        {
+            **{"row": "held", "kind": observed.rest if kind == UNLABELLED else kind, "dtype": dtype, "bytes": nbytes},
+            **{"element_bytes": _size(dtype), "storages": storages[kind, dtype], "at_start": kind in observed.before},
+        }
+        for (kind, dtype), nbytes in observed.live.resident().items()
+        if nbytes
+    ]
+
+
+GROWS = {"parameters", "master", "exp_avg", "exp_avg_sq", "gradients", "reduce bucket"}
+
+
+def _law_row(cfg: LibrariesConfig, stage: int) -> dict:
+    few, many = cfg.layers // 4, cfg.layers // 2
+    sizes = {layers: _parameters(cfg, layers) for layers in (few, many)}
+    bucket = cfg.thresholds(sizes[few])["reduce_bucket_size"]
+    held = {
+        (layers, times): _held_by_deepspeed(cfg, stage, layers, cfg.thresholds(sizes[few], times))
+        for layers in (few, many)
+        for times in (1, 2)
+    }
+    per_parameter = (held[many, 1] - held[few, 1]) / (sizes[many] - sizes[few])
+    per_bucket = (held[few, 2] - held[few, 1]) / bucket
+    rest = held[few, 1] - per_parameter * sizes[few] - per_bucket * bucket
+    predicted = per_parameter * sizes[many] + per_bucket * 2 * bucket + rest
+    return {
+        **{"row": "law", "library": f"DeepSpeed {stage}", "per_parameter": per_parameter, "per_bucket": per_bucket},
+        **{"rest": rest, "rest_share": rest / held[few, 1], "miss": predicted / held[many, 2] - 1},
+    }
+
+
+def _held_by_deepspeed(cfg: LibrariesConfig, stage: int, layers: int, zero: dict[str, int]) -> int:
+    from functools import partial
+
+    from fivedim.articles import peers
+
+    _, held = _observe(cfg, partial(peers.deepspeed, stage=stage, **zero), layers, 0)
+    return sum(row["bytes"] for row in held if row["kind"] in GROWS)
+
+
+def stage_3_below_2(rows: DataFrame) -> float:
+    """1 if DeepSpeed's stage 3 sends less than its stage 2, else 0."""
+    units = rows[rows.row == "total"].set_index("library").units
+    return float(units["DeepSpeed 3"] < units["DeepSpeed 2"])

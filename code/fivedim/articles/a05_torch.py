@@ -1,0 +1,48 @@
+"""Article 5, torch's FSDP1 and FSDP2 at the article's size: what a rank holds between steps and at the peak."""
+
+from __future__ import annotations
+
+from fivedim.lab.config import Strict
+
+
+class FsdpTorchRehearsedConfig(Strict):
+    """`model` on `ranks` ranks of `sequences` x `length` tokens each."""
+
+    model: str = "774M"
+    ranks: int = 8
+    sequences: int = 4
+    length: int = 1024
+
+
+def fsdp_torch_rehearsed(cfg: FsdpTorchRehearsedConfig) -> list[dict]:
+    """torch's fully_shard with and without reshard_after_forward, on fake tensors and a fake group.
+
+    The model is the article's: unread causal masks, fused attention, a GELU of single operations. `row` is live: bytes
+    of a kind and dtype, `when` resident (after a step) or peak (of the second step, the moments there). Sends nothing.
+    """
+    return torch_rows(cfg.model, cfg.ranks, cfg.sequences, cfg.length)
+
+
+def torch_rows(model: str, ranks: int, sequences: int, length: int) -> list[dict]:
+    """The rows of torch's FSDP2, for experiments that put ours beside them."""
+    from functools import partial
+
+    import torch
+
+    from fivedim.articles import peers
+    from fivedim.lab import rehearsal
+    from fivedim.model import named
+
+    rows = []
+    for reshard in (True, False):
+        with peers.quiet(), rehearsal.rehearse(ranks):
+            tokens = torch.zeros(sequences, length, dtype=torch.long)
+            make, article = partial(peers.fsdp2, reshard=reshard), peers.article_model(named(model))
+            live = peers.observe(make, article, tokens, warmup=1).live
+        about = {"row": "live", "implementation": "torch FSDP2", "ranks": ranks, "reshard": reshard}
+        for when, found in (("resident", live.resident()), ("peak", live.peak())):
+            rows += [
+                {**about, "when": when, "kind": kind, "dtype": dtype, "bytes": nbytes}
+                for (kind, dtype), nbytes in found.items()
+            ]
+    return rows
