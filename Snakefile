@@ -18,6 +18,7 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "bucket_curve": ["bucket_sweep_predicted", "bucket_sweep_emulated"],
     "timeline": ["bucket_sweep_emulated"],
     "waterfall": ["exposed_time_predicted"],
+    "deepspeed_ledger": ["libraries"],
 }
 SCALE = config.setdefault("scale", "laptop")
 EXECUTOR = config.setdefault("executor", "local")

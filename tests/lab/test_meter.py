@@ -127,7 +127,7 @@ def test_a_dtensor_counts_as_its_part():
         mesh = init_device_mesh("cpu", (4,))
         whole = distribute_tensor(torch.zeros(8, 5), mesh, [Shard(0)], src_data_rank=None)
         doubled = whole * 2
-        live.label("parameters", [doubled])
+        live.label("parameters", [doubled, torch.zeros(3, device="meta")])
         assert live.resident()["parameters", "float32"] == 2 * 5 * 4
 
 

@@ -32,10 +32,10 @@ UNITS = {  # what a rank sends of a tensor in an operation, the mean over ranks,
 class LibrariesConfig(Strict):
     """A small GPT with the article's causal masks; what is sent is counted in one step after `warmup` others."""
 
-    layers: int = Field(8, ge=2)
+    layers: int = Field(4, ge=2)
     width: int = 96
     heads: int = 4
-    vocabulary: int = 864
+    vocabulary: int = 432
     context: int = 64
     length: int = 8
     warmup: int = Field(2, ge=1)
@@ -69,7 +69,8 @@ class LibrariesConfig(Strict):
 class Case:
     """One library at one setting: the names for its rows, how it is made, and what the theory says of it.
 
-    `units` are what a rank sends a step, `whole` and `sharded` the bytes a parameter that it holds between steps.
+    `units` are what a rank sends a step, `whole` and `sharded` the bytes a parameter that it holds between steps. Data
+    parallelism also broadcasts the module's `buffers`.
     """
 
     library: str
@@ -77,6 +78,7 @@ class Case:
     units: int
     whole: int
     sharded: int
+    buffers: bool = False
 
 
 def libraries(cfg: LibrariesConfig) -> list[dict]:
@@ -86,8 +88,8 @@ def libraries(cfg: LibrariesConfig) -> list[dict]:
 
     - sent: `elements` of whole tensors that a step hands to one operation of c10d in one dtype, and the `units` of
       (N-1)/N of the model's elements that a rank sends for it;
-    - total: the units of a step and the theory's, the same in units of a bf16 model (`bf16_units`), and the bytes a
-      parameter held between steps and the theory's;
+    - total: the units of a step, without the buffers' (`state_units`), and the theory's; the same in units of a bf16
+      model (`bf16_units`); the bytes a parameter held between steps but for buffers, and the theory's;
     - held: bytes between steps by kind and dtype, in how many storages, and whether they are there before the first
       step. `copies` is how many times the kind holds the model's elements;
     - law: what DeepSpeed holds is `per_parameter` * parameters + `per_bucket` * elements of the reduce bucket + `rest`
@@ -104,7 +106,7 @@ def libraries(cfg: LibrariesConfig) -> list[dict]:
         return [{"unavailable": "DeepSpeed is not installed: pip install 'fivedim[peers]'"}]
     with peers.quiet():
         rows = [row for case in _cases(cfg) for row in _case_rows(cfg, case)]
-        laws = [_law_row(cfg, stage) for stage in range(4)]
+        laws = [_law_row(cfg, stage) for stage in (1, 2, 3)]
     return [*rows, *laws, *residents.explain(rows, laws)]
 
 
@@ -116,9 +118,9 @@ def _cases(cfg: LibrariesConfig) -> list[Case]:
     zero = cfg.thresholds(_parameters(cfg, cfg.layers))
     apart = zero | {"stage3_max_reuse_distance": 0, "stage3_max_live_parameters": 0}
     return [
-        Case("ours, DDP", peers.data_parallel, 2, 16, 0),
-        Case("torch DDP", peers.torch_ddp, 2, 16, 0),
-        Case("ZeroRedundancyOptimizer", peers.zero_redundancy, 2, 8, 8),
+        Case("ours, DDP", peers.data_parallel, 2, 16, 0, buffers=True),
+        Case("torch DDP", peers.torch_ddp, 2, 16, 0, buffers=True),
+        Case("ZeroRedundancyOptimizer", peers.zero_redundancy, 2, 8, 8, buffers=True),
         Case("DeepSpeed 0", partial(peers.deepspeed, stage=0), 2, 14, 0),
         Case("DeepSpeed 1", partial(peers.deepspeed, stage=1, **zero), 2, 2, 12),
         Case("DeepSpeed 2", partial(peers.deepspeed, stage=2, **zero), 2, 2, 12),
@@ -147,10 +149,13 @@ def _case_rows(cfg: LibrariesConfig, case: Case) -> Iterator[dict]:
     for row in held:
         copies = row["bytes"] / row["element_bytes"] / parameters
         yield {**about, **row, "copies": copies}
+    units = sum(row["units"] for row in rows)
+    masks = sum(row["bytes"] // row["element_bytes"] for row in held if row["kind"] == "buffers") * case.buffers
     yield {
-        **{"row": "total", **about, "units": sum(row["units"] for row in rows), "theory_units": case.units},
+        **{"row": "total", **about, "units": units, "state_units": units - masks / parameters},
+        "theory_units": case.units,
         "bf16_units": sum(row["units"] * row["element_bytes"] / 2 for row in rows),
-        "per_parameter": sum(row["bytes"] for row in held) / parameters,
+        "per_parameter": sum(row["bytes"] for row in held if row["kind"] != "buffers") / parameters,
         "theory_per_parameter": case.whole + case.sharded / ranks,
         **{"theory_whole": case.whole, "theory_sharded": case.sharded},
     }
@@ -184,18 +189,15 @@ def _observe(cfg: LibrariesConfig, make: Callable[[GPT], Peer], layers: int, war
 
 
 def _held(observed: Observed) -> list[dict]:
-    from collections import Counter
-
     from fivedim.lab.meter import UNLABELLED
 
-    alive = [record for record in observed.live.records if record.alive(None) and record.nbytes]
-    storages = Counter((record.kind, record.dtype) for record in alive)
     return [
         {
             **{"row": "held", "kind": observed.rest if kind == UNLABELLED else kind, "dtype": dtype, "bytes": nbytes},
-            **{"element_bytes": _size(dtype), "storages": storages[kind, dtype], "at_start": kind in observed.before},
+            **{"element_bytes": _size(dtype), "storages": observed.storages[kind, dtype]},
+            **{"at_start": kind in observed.before},
         }
-        for (kind, dtype), nbytes in observed.live.resident().items()
+        for (kind, dtype), nbytes in observed.resident.items()
         if nbytes
     ]
 
@@ -204,25 +206,23 @@ GROWS = {"parameters", "master", "exp_avg", "exp_avg_sq", "gradients", "reduce b
 
 
 def _law_row(cfg: LibrariesConfig, stage: int) -> dict:
-    few, many = cfg.layers // 4, cfg.layers // 2
-    sizes = {layers: _parameters(cfg, layers) for layers in (few, many)}
-    bucket = cfg.thresholds(sizes[few])["reduce_bucket_size"]
-    held = {
-        (layers, times): _held_by_deepspeed(cfg, stage, layers, cfg.thresholds(sizes[few], times))
-        for layers in (few, many)
-        for times in (1, 2)
-    }
-    per_parameter = (held[many, 1] - held[few, 1]) / (sizes[many] - sizes[few])
-    per_bucket = (held[few, 2] - held[few, 1]) / bucket
-    rest = held[few, 1] - per_parameter * sizes[few] - per_bucket * bucket
-    predicted = per_parameter * sizes[many] + per_bucket * 2 * bucket + rest
+    """Solved from half the layers, all of them and twice the bucket; tried on half the layers and twice the bucket."""
+    half, sizes = cfg.layers // 2, {layers: _parameters(cfg, layers) for layers in (cfg.layers // 2, cfg.layers)}
+    buckets = {times: cfg.thresholds(sizes[half], times) for times in (1, 2)}
+    held = {(layers, times): _grown(cfg, stage, layers, buckets[times]) for layers in sizes for times in buckets}
+    bucket = buckets[1]["reduce_bucket_size"]
+    per_parameter = (held[cfg.layers, 1] - held[half, 1]) / (sizes[cfg.layers] - sizes[half])
+    per_bucket = (held[half, 2] - held[half, 1]) / bucket
+    rest = held[half, 1] - per_parameter * sizes[half] - per_bucket * bucket
+    predicted = per_parameter * sizes[cfg.layers] + per_bucket * 2 * bucket + rest
     return {
         **{"row": "law", "library": f"DeepSpeed {stage}", "per_parameter": per_parameter, "per_bucket": per_bucket},
-        **{"rest": rest, "rest_share": rest / held[few, 1], "miss": predicted / held[many, 2] - 1},
+        **{"rest": rest, "rest_share": rest / held[half, 1], "miss": predicted / held[cfg.layers, 2] - 1},
     }
 
 
-def _held_by_deepspeed(cfg: LibrariesConfig, stage: int, layers: int, zero: dict[str, int]) -> int:
+def _grown(cfg: LibrariesConfig, stage: int, layers: int, zero: dict[str, int]) -> int:
+    """Bytes that are held after one step, of the kinds that grow with the model or the bucket."""
     from functools import partial
 
     from fivedim.articles import peers
@@ -235,3 +235,18 @@ def stage_3_below_2(rows: DataFrame) -> float:
     """1 if DeepSpeed's stage 3 sends less than its stage 2, else 0."""
     units = rows[rows.row == "total"].set_index("library").units
     return float(units["DeepSpeed 3"] < units["DeepSpeed 2"])
+
+
+def fsdp2_over_stage_3(rows: DataFrame) -> float:
+    """What FSDP2 holds by its terms, over what DeepSpeed's stage 3 does."""
+    return _over(rows, "gib")
+
+
+def ledgers_ratio(rows: DataFrame) -> float:
+    """What the ledger has for FSDP2, over what it has for stage 3."""
+    return _over(rows, "theory_gib")
+
+
+def _over(rows: DataFrame, column: str) -> float:
+    found = rows[rows.row == "explained"].set_index("library")[column]
+    return float(found["FSDP2"] / found["DeepSpeed 3"])

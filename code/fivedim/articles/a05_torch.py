@@ -38,9 +38,9 @@ def torch_rows(model: str, ranks: int, sequences: int, length: int) -> list[dict
         with peers.quiet(), rehearsal.rehearse(ranks):
             tokens = torch.zeros(sequences, length, dtype=torch.long)
             make, article = partial(peers.fsdp2, reshard=reshard), peers.article_model(named(model))
-            live = peers.observe(make, article, tokens, warmup=1).live
+            observed = peers.observe(make, article, tokens, warmup=1)
         about = {"row": "live", "implementation": "torch FSDP2", "ranks": ranks, "reshard": reshard}
-        for when, found in (("resident", live.resident()), ("peak", live.peak())):
+        for when, found in (("resident", observed.resident), ("peak", observed.peak)):
             rows += [
                 {**about, "when": when, "kind": kind, "dtype": dtype, "bytes": nbytes}
                 for (kind, dtype), nbytes in found.items()

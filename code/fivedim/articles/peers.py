@@ -12,7 +12,7 @@ import io
 import logging
 import os
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,18 +40,24 @@ class Peer(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """The last step's operations of c10d, all storages, the kinds that were there before the first step, Peer.rest."""
+    """What c10d was given in the last step, and storages by (kind, dtype): bytes after it and at the peak.
+
+    `storages` says how many hold the bytes after the step, `before` which kinds were there before the first one, and
+    `rest` is the peer's.
+    """
 
     sent: Collectives
-    live: Live
+    resident: Counter[tuple[str, str]]
+    peak: Counter[tuple[str, str]]
+    storages: Counter[tuple[str, str]]
     before: set[str]
     rest: str
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Libraries neither print nor warn inside, and DeepSpeed, if it is first imported here, takes the CPU."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
+    """Libraries neither print nor warn inside. DeepSpeed is told to take the CPU and compile nothing."""
+    os.environ |= {"DS_ACCELERATOR": "cpu", "TORCHDYNAMO_DISABLE": "1"}
     logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -90,8 +96,11 @@ def observe(make: Callable[[GPT], Peer], model: GPT, tokens: Tensor, warmup: int
             peer.step(tokens)
         gc.collect()
         _label(live, peer)
+        alive = [record for record in live.records if record.alive(None)]
+        storages = Counter((record.kind, record.dtype) for record in alive)
+        observed = Observed(sent, live.resident(), live.peak(), storages, before, peer.rest)
     peer.close()
-    return Observed(sent, live, before, peer.rest)
+    return observed
 
 
 def _label(live: Live, peer: Peer) -> None:

@@ -127,9 +127,9 @@ def named(dtype: torch.dtype) -> str:
 
 
 def plain(tree: Any) -> Iterator[Tensor]:
-    """The tensors with a storage of their own in a tree: a DTensor's is its local tensor's."""
+    """The tensors with memory of their own in a tree: a DTensor has its local tensor's, one on the meta device none."""
     for tensor in tree_iter(tree):
-        if not isinstance(tensor, Tensor):
+        if not isinstance(tensor, Tensor) or tensor.device.type == "meta":
             continue
         if is_traceable_wrapper_subclass(tensor):
             names, _ = tensor.__tensor_flatten__()
