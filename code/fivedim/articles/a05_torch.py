@@ -32,12 +32,13 @@ def torch_rows(model: str, ranks: int, sequences: int, length: int) -> list[dict
     from fivedim.articles import peers
     from fivedim.lab import rehearsal
     from fivedim.model import named
+    from fivedim.optim import adamw
 
     rows = []
     for reshard in (True, False):
         with peers.quiet(), rehearsal.rehearse(ranks):
             tokens = torch.zeros(sequences, length, dtype=torch.long)
-            make, article = partial(peers.fsdp2, reshard=reshard), peers.article_model(named(model))
+            make, article = partial(peers.fsdp2, reshard=reshard, optimizer=adamw), peers.article_model(named(model))
             observed = peers.observe(make, article, tokens, warmup=1)
         about = {"row": "live", "implementation": "torch FSDP2", "ranks": ranks, "reshard": reshard}
         for when, found in (("resident", observed.resident), ("peak", observed.peak)):

@@ -42,8 +42,8 @@ class Peer(NamedTuple):
 class Observed(NamedTuple):
     """What c10d was given in the last step, and storages by (kind, dtype): bytes after it and at the peak.
 
-    `storages` says how many hold the bytes after the step, `before` which kinds were there before the first one, and
-    `rest` is the peer's.
+    `storages` says how many hold the bytes after the step, `before` of which kinds they are older than the first one,
+    and `rest` is the peer's.
     """
 
     sent: Collectives
@@ -89,7 +89,7 @@ def observe(make: Callable[[GPT], Peer], model: GPT, tokens: Tensor, warmup: int
     with Live() as live:
         peer = make(model)
         _label(live, peer)
-        before = {kind for kind, _ in live.resident()}
+        started = live.now
         for _ in range(warmup):
             peer.step(tokens)
         with Collectives() as sent:
@@ -98,6 +98,7 @@ def observe(make: Callable[[GPT], Peer], model: GPT, tokens: Tensor, warmup: int
         _label(live, peer)
         alive = [record for record in live.records if record.alive(None)]
         storages = Counter((record.kind, record.dtype) for record in alive)
+        before = {record.kind for record in alive if record.born <= started}
         observed = Observed(sent, live.resident(), live.peak(), storages, before, peer.rest)
     peer.close()
     return observed
@@ -166,8 +167,11 @@ def fsdp1(model: GPT) -> Peer:
     return Peer(partial(_step, sharded, optimizer), lambda: _torch_kept(sharded, optimizer))
 
 
-def fsdp2(model: GPT, reshard: bool = True) -> Peer:
-    """torch's fully_shard of every block and the root; `reshard` is its reshard_after_forward of the blocks."""
+def fsdp2(model: GPT, reshard: bool = True, optimizer: Callable | None = None) -> Peer:
+    """torch's fully_shard of every block and the root; `reshard` is its reshard_after_forward of the blocks.
+
+    `optimizer` makes one from the parameters (default: torch's AdamW, which reads a value and so takes no fake tensors).
+    """
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.optim import AdamW
@@ -176,8 +180,8 @@ def fsdp2(model: GPT, reshard: bool = True) -> Peer:
     for block in model.blocks:
         fully_shard(block, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mp_policy=policy)
-    optimizer = AdamW(model.parameters())
-    return Peer(partial(_step, model, optimizer), lambda: _torch_kept(model, optimizer))
+    made = (optimizer or AdamW)(model.parameters())
+    return Peer(partial(_step, model, made), lambda: _torch_kept(model, made))
 
 
 def deepspeed(model: GPT, stage: int, **zero: int) -> Peer:
@@ -260,7 +264,8 @@ def _state(optimizer: Optimizer) -> Kept:
     import torch
 
     kinds = defaultdict(list)
-    for state in optimizer.state.values():
+    states = optimizer.state
+    for state in states.values() if isinstance(states, dict) else states:
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 kinds[name].append(value)
