@@ -10,18 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from fivedim.lab import config
 from tests.slurm.conftest import ROOT
 
 TOOLS = Path(sys.executable).parent
-# What the local run has finished is taken over, as finished runs are, where a job would say nothing more about Slurm:
-# two runs of a clock on a crowded machine may fall on two sides of a tolerance, and the longest counts are the same
-# code in another process. CLUSTER_ALL=1 makes a job of every experiment but the clocks.
-CLOCKS = ("ring_times", "plateaus_emulated", "bucket_sweep_emulated")
-LONGEST = (
-    *("model_state_rehearsed", "state_against_checkpoint", "training_flop"),
-    *("collectives_match", "bucket_lists", "accumulation"),
+# Experiments that become jobs: of every instrument one, one over two nodes, one in a sandbox. What the local run has
+# finished of the others is taken over, as finished runs are: their jobs would say nothing more about Slurm, and two
+# runs of a clock on a crowded machine may fall on two sides of a tolerance. CLUSTER_ALL=1 makes a job of every
+# experiment but the clocks.
+JOBS = (
+    *("model_state", "collective_volumes", "allreduce_bound", "ring_schedule", "link_models"),
+    *("wire_bytes", "data_parallel_match"),
 )
-TAKEN = CLOCKS if os.environ.get("CLUSTER_ALL") else CLOCKS + LONGEST
+
+
+def taken(name: str) -> bool:
+    """Whether the local run of this experiment is taken over."""
+    clock = config.experiments(ROOT)[name].timing
+    return name not in JOBS and (clock or not os.environ.get("CLUSTER_ALL"))
+
+
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -34,7 +42,7 @@ def snakemake(root: Path, *arguments: str, **variables: str) -> None:
 
 
 def copy_of_the_project(root: Path) -> Path:
-    """The project without anything that was built: no run but those of TAKEN is there."""
+    """The project without anything that was built: no run but those that are taken over is there."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -44,7 +52,7 @@ def copy_of_the_project(root: Path) -> Path:
     for name in filter(None, listed.stdout.decode().split("\0")):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, root / name)
-    for name in TAKEN:
+    for name in filter(taken, config.experiments(ROOT)):
         for run in (ROOT / "runs").glob(f"{name}-*"):
             shutil.copytree(run, root / "runs" / run.name)
     return root
@@ -71,7 +79,7 @@ def test_the_pipeline_as_slurm_jobs_ends_with_the_local_verdicts(slurm, tmp_path
     assert verdicts(remote) == verdicts(ROOT) != {}
     runs = provenance(remote)
     assert {run["experiment"] for run in runs} == {run["experiment"] for run in provenance(ROOT)}
-    runs = [run for run in runs if run["experiment"] not in TAKEN]
+    runs = [run for run in runs if not taken(run["experiment"])]
     assert {run["executor"] for run in runs} == {"slurm"}
     assert "wire_bytes" in {run["experiment"] for run in runs}  # a fabric, in a Slurm job
     lines = slurm("sacct", "-X", "-n", "-P", "-S", "now-1hour", "-o", "JobID,NNodes,State").splitlines()

@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Work
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.flop_counter import flop_registry, shape_wrapper
 
 from fivedim.errors import FAILED, UserError
-from fivedim.lab.meter import CPU_ATTENTION
+from fivedim.lab.meter import CPU_ATTENTION, Mode
 from fivedim.ledger.kernels import Accelerator
 from fivedim.ledger.simulator import COMMUNICATION, COMPUTE
 
@@ -90,7 +89,7 @@ class Kernel(NamedTuple):
     made: Any
 
 
-class VirtualAccelerator(TorchDispatchMode):
+class VirtualAccelerator(Mode):
     """`with accelerator:` is one step of this rank; the block ends when the last kernel has. It sends nothing itself.
 
     Afterwards `trace` holds every kernel and collective of the step, and `steps` one entry more. `dilation` slows the

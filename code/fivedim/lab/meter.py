@@ -19,6 +19,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 UNLABELLED = "activations"
 
 
+class Mode(TorchDispatchMode):
+    """A dispatch mode that does not keep torch.compile out of its own code: nothing here is compiled.
+
+    To keep it out, torch would import its compiler at the first operation, for 6 s of processor time.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
 class Record:
     """One storage: its bytes, the dtype of its first tensor, its kind, and between which events it was alive."""
 
@@ -33,7 +44,7 @@ class Record:
         return self.born <= moment and (self.died is None or self.died > moment)
 
 
-class Live(TorchDispatchMode):
+class Live(Mode):
     """Every storage that an operation makes while the mode is on, and every one that `label` names.
 
     A storage without label counts as an activation. Labels may come late: a gradient that is named after the backward
@@ -206,7 +217,7 @@ class Flop:
                 node.register_hook(lambda inputs, outputs: self._switch(""))
 
 
-class Collectives(TorchDispatchMode):
+class Collectives(Mode):
     """c10d's operations while the mode is on: calls and bytes of the whole tensor, by c10d's name for the operation.
 
     It sees what any library sends, also from C++ and from autograd's hooks on the thread that runs the backward, and
