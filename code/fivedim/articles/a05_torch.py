@@ -18,7 +18,8 @@ def fsdp_torch_rehearsed(cfg: FsdpTorchRehearsedConfig) -> list[dict]:
     """torch's fully_shard with and without reshard_after_forward, on fake tensors and a fake group.
 
     The model is the article's: unread causal masks, fused attention, a GELU of single operations. `row` is live: bytes
-    of a kind and dtype, `when` resident (after a step) or peak (of the second step, the moments there). Sends nothing.
+    of a kind and dtype, `when` resident (after a step) or peak (of that step). The optimizer is our AdamW, as torch's
+    reads a value; its moments are there before the step. Sends nothing.
     """
     return torch_rows(cfg.model, cfg.ranks, cfg.sequences, cfg.length)
 
@@ -28,6 +29,7 @@ def torch_rows(model: str, ranks: int, sequences: int, length: int) -> list[dict
     from functools import partial
 
     import torch
+    from torch.distributed.device_mesh import init_device_mesh
 
     from fivedim.articles import peers
     from fivedim.lab import rehearsal
@@ -36,10 +38,12 @@ def torch_rows(model: str, ranks: int, sequences: int, length: int) -> list[dict
 
     rows = []
     for reshard in (True, False):
-        with peers.quiet(), rehearsal.rehearse(ranks):
-            tokens = torch.zeros(sequences, length, dtype=torch.long)
-            make, article = partial(peers.fsdp2, reshard=reshard, optimizer=adamw), peers.article_model(named(model))
-            observed = peers.observe(make, article, tokens, warmup=1)
+        with peers.quiet(), rehearsal.fake_group(ranks):
+            mesh = init_device_mesh("cpu", (ranks,))  # it reads its ranks, so that they must not be fake
+            make = partial(peers.fsdp2, reshard=reshard, mesh=mesh, optimizer=adamw)
+            with rehearsal.rehearse_on_cpu():
+                tokens = torch.zeros(sequences, length, dtype=torch.long)
+                observed = peers.observe(make, peers.article_model(named(model)), tokens, warmup=0)
         about = {"row": "live", "implementation": "torch FSDP2", "ranks": ranks, "reshard": reshard}
         for when, found in (("resident", observed.resident), ("peak", observed.peak)):
             rows += [

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
     from fivedim.lab.meter import Collectives, Live
@@ -167,10 +168,10 @@ def fsdp1(model: GPT) -> Peer:
     return Peer(partial(_step, sharded, optimizer), lambda: _torch_kept(sharded, optimizer))
 
 
-def fsdp2(model: GPT, reshard: bool = True, optimizer: Callable | None = None) -> Peer:
+def fsdp2(model: GPT, reshard: bool = True, mesh: DeviceMesh | None = None, optimizer: Callable | None = None) -> Peer:
     """torch's fully_shard of every block and the root; `reshard` is its reshard_after_forward of the blocks.
 
-    `optimizer` makes one from the parameters (default: torch's AdamW, which reads a value and so takes no fake tensors).
+    `optimizer` makes one from the parameters (default: torch's AdamW, which reads a value, so that none can be fake).
     """
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -178,8 +179,8 @@ def fsdp2(model: GPT, reshard: bool = True, optimizer: Callable | None = None) -
 
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
-        fully_shard(block, mp_policy=policy, reshard_after_forward=reshard)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
     made = (optimizer or AdamW)(model.parameters())
     return Peer(partial(_step, model, made), lambda: _torch_kept(model, made))
 

@@ -7,7 +7,6 @@ GPU has them; they follow from the documented rules of torch's allocator (`ledge
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,6 +119,8 @@ def _sum_row(library: str, total: dict, nbytes: float, article: Article) -> dict
 
 
 def _reported(library: str) -> float:
+    from fivedim.lab.cost_model import reported
+
     table, key, value = REPORTED[library]
-    with Path(f"configs/reported/{table}.csv").open(newline="") as file:
-        return next(float(row["resident_GiB"]) for row in csv.DictReader(file) if row[key] == value)
+    rows = reported(Path(f"configs/reported/{table}.csv"))
+    return next(float(row["resident_GiB"]) for row in rows if row[key] == value)

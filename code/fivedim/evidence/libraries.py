@@ -12,6 +12,7 @@ SENT = {  # the table's columns, and c10d's names for the operations that each c
     "RS": ("reduce_scatter", "reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
     "BC": ("broadcast",),
 }
+MORE = ("reduce bucket", "gradients", "persistent parameters")  # kinds that the theory's stage 3 does not keep
 NONE = "--"
 
 
@@ -37,7 +38,7 @@ def _line(total, rows: pd.DataFrame) -> str:
     sent = rows[rows.row == "sent"]
     by_operation = [sent.units[sent.collective.isin(names)].sum() for names in SENT.values()]
     sums = (total.units, total.theory_units, total.bf16_units, total.per_parameter, total.theory_per_parameter)
-    more = rows[(rows.row == "held") & rows.kind.isin(["reduce bucket", "gradients", "persistent parameters"])]
+    more = rows[(rows.row == "held") & rows.kind.isin(MORE) & (total.per_parameter > total.theory_per_parameter + 0.01)]
     named = [f"{each.kind} {each.bytes / each.parameters:.2f}" for each in more.itertuples()]
     return line(escape(total.library), *map(_units, [*by_operation, *sums]), escape(", ".join(named)))
 

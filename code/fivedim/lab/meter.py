@@ -49,7 +49,8 @@ class Live(Mode):
 
     A storage without label counts as an activation. Labels may come late: a gradient that is named after the backward
     pass is a gradient at the peak as well. A storage that is resized, as torch's FSDP frees and refills what it
-    gathers, keeps its label. A tensor made of others (a DTensor) counts as those.
+    gathers, keeps its label. A tensor made of others (a DTensor) counts as those. One on the meta device has no memory,
+    and counts where the default device is meta, in a rehearsal.
     """
 
     def __init__(self):
@@ -67,6 +68,7 @@ class Live(Mode):
             return storage
 
         UntypedStorage.resize_ = seen  # it is no operation, so that no dispatch mode sees it
+        self._rehearsed = torch.get_default_device().type == "meta"
         return super().__enter__()
 
     def __exit__(self, *exception):
@@ -76,13 +78,13 @@ class Live(Mode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Carry the operation out and see what it returns."""
         out = func(*args, **(kwargs or {}))
-        for tensor in plain(out):
+        for tensor in self._with_memory(out):
             self._see(tensor)
         return out
 
     def label(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """Say of what kind these tensors' storages are; the last label counts."""
-        for tensor in plain(list(tensors)):
+        for tensor in self._with_memory(list(tensors)):
             for record in self._see(tensor):
                 record.kind = kind
 
@@ -100,6 +102,9 @@ class Live(Mode):
             if record.alive(moment):
                 found[record.kind, record.dtype] += record.nbytes
         return found
+
+    def _with_memory(self, tree: Any) -> Iterator[Tensor]:
+        return (tensor for tensor in plain(tree) if self._rehearsed or tensor.device.type != "meta")
 
     def _see(self, tensor: Tensor) -> list[Record]:
         """The records of a tensor's storage: one for each size that it has had, the last is alive."""
@@ -138,9 +143,9 @@ def named(dtype: torch.dtype) -> str:
 
 
 def plain(tree: Any) -> Iterator[Tensor]:
-    """The tensors with memory of their own in a tree: a DTensor has its local tensor's, one on the meta device none."""
+    """The tensors with a storage of their own in a tree: a DTensor's is its local tensor's."""
     for tensor in tree_iter(tree):
-        if not isinstance(tensor, Tensor) or tensor.device.type == "meta":
+        if not isinstance(tensor, Tensor):
             continue
         if is_traceable_wrapper_subclass(tensor):
             names, _ = tensor.__tensor_flatten__()
