@@ -53,7 +53,7 @@ class LibrariesConfig(Strict):
 
         `bucket` multiplies the reduce bucket.
         """
-        from fivedim.articles import peers
+        import fivedim.articles.peers as peers
         from fivedim.ledger import gpt
         from fivedim.model import named
 
@@ -92,15 +92,17 @@ def libraries(cfg: LibrariesConfig) -> list[dict]:
       model (`bf16_units`); the bytes a parameter held between steps but for buffers, and the theory's;
     - held: bytes between steps by kind and dtype, in how many storages, and whether they are there before the first
       step. `copies` is how many times the kind holds the model's elements;
-    - law: what stages 2 and 3 of DeepSpeed hold is `per_parameter` * parameters + `per_bucket` * elements of the reduce bucket + `rest`
-      bytes, solved from three runs; `miss` is the share by which it misses a fourth. Only what grows counts;
+    - law: what DeepSpeed's stages 2 and 3 hold is `per_parameter` * parameters + `per_bucket` * elements of the reduce
+      bucket + `rest` bytes, solved from three runs; `miss` is the share by which it misses a fourth. Only kinds that
+      grow with either count;
     - term, explained: see `residents`.
 
     Sends what the libraries do.
     """
     from importlib.util import find_spec
 
-    from fivedim.articles import peers, residents
+    import fivedim.articles.peers as peers
+    import fivedim.articles.residents as residents
 
     if find_spec("deepspeed") is None:
         return [{"unavailable": "DeepSpeed is not installed: pip install 'fivedim[peers]'"}]
@@ -113,7 +115,7 @@ def libraries(cfg: LibrariesConfig) -> list[dict]:
 def _cases(cfg: LibrariesConfig) -> list[Case]:
     from functools import partial
 
-    from fivedim.articles import peers
+    import fivedim.articles.peers as peers
 
     zero = cfg.thresholds(_parameters(cfg, cfg.layers))
     apart = zero | {"stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}
@@ -180,7 +182,7 @@ def _observe(cfg: LibrariesConfig, make: Callable[[GPT], Peer], layers: int, war
     """What c10d was given in the step after `warmup` others, and rows of what is held after it."""
     import torch
 
-    from fivedim.articles import peers
+    import fivedim.articles.peers as peers
 
     model = peers.article_model(cfg.shape(layers), cfg.seed)
     tokens = torch.randint(cfg.vocabulary, (1, cfg.length), generator=torch.Generator().manual_seed(cfg.seed))
@@ -225,7 +227,7 @@ def _grown(cfg: LibrariesConfig, stage: int, layers: int, zero: dict[str, int]) 
     """Bytes that are held after one step, of the kinds that grow with the model or the bucket."""
     from functools import partial
 
-    from fivedim.articles import peers
+    import fivedim.articles.peers as peers
 
     _, held = _observe(cfg, partial(peers.deepspeed, stage=stage, **zero), layers, 0)
     return sum(row["bytes"] for row in held if row["kind"] in GROWS)

@@ -31,7 +31,7 @@ def torch_rows(model: str, ranks: int, sequences: int, length: int) -> list[dict
     import torch
     from torch.distributed.device_mesh import init_device_mesh
 
-    from fivedim.articles import peers
+    import fivedim.articles.peers as peers
     from fivedim.lab import rehearsal
     from fivedim.model import named
     from fivedim.optim import adamw

@@ -50,7 +50,7 @@ class Article:
     @cached_property
     def thresholds(self) -> dict[str, int]:
         """DeepSpeed's, in elements."""
-        from fivedim.articles import peers
+        import fivedim.articles.peers as peers
 
         return peers.deepspeed_defaults()
 
