@@ -69,8 +69,8 @@ def reread(claim: Claim, found: dict[str, results.Result]) -> list[str]:
             rows = list(csv.DictReader(file))
         for quantity in (evidence.headline, *evidence.parts):
             first = judge.read_off(quantity, result, lambda *_: lambda rows: 0.0, str(result.path))
-            second = plain(quantity, rows)
-            if second is not None and not isinstance(first, str) and not math.isclose(first, second, rel_tol=1e-12):
+            second = None if isinstance(first, str) else plain(quantity, rows)
+            if second is not None and not math.isclose(first, second, rel_tol=1e-12):
                 faults.append(
                     f"{result.path}: claim {claim.id}, {kind}, {quantity.name}: read as {first} and as {second}"
                 )
