@@ -20,6 +20,7 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "waterfall": ["exposed_time_predicted"],
     "step_times": ["zero_times_predicted", "fsdp_times_predicted", "sharded_steps_emulated"],
     "three_ledgers": ["zero_ledger"],
+    "deepspeed_ledger": ["libraries"],
 }
 SCALE = config.setdefault("scale", "laptop")
 EXECUTOR = config.setdefault("executor", "local")
