@@ -19,6 +19,8 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "timeline": ["bucket_sweep_emulated"],
     "waterfall": ["exposed_time_predicted"],
     "step_times": ["zero_times_predicted", "fsdp_times_predicted"],
+    "three_ledgers": ["zero_ledger"],
+    "deepspeed_ledger": ["libraries"],
 }
 SCALE = config.setdefault("scale", "laptop")
 EXECUTOR = config.setdefault("executor", "local")
