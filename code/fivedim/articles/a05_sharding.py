@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fivedim.lab.config import Strict
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from torch.distributed import ProcessGroup
 
     from fivedim.fsdp import FullySharded, Unit
@@ -187,3 +188,14 @@ def checks(events: list[tuple[str, str]]) -> dict[str, bool]:
             at("reduce", unit) < at("backward", after) < at("reduced", unit) for unit, after in pairs(blocks[::-1])
         ),
     }
+
+
+def flat_cuts_rows(rows: DataFrame) -> float:
+    """1 if flat shards cut a row, else 0."""
+    return float((rows[rows.layout == "flat"].cut > 0).any())
+
+
+def units_saved(rows: DataFrame) -> float:
+    """What a step sends with reshard, less what it sends without."""
+    sent = rows[(rows.row == "volume") & (rows.collective == "everything")].set_index("reshard").units
+    return float(sent[True] - sent[False])
