@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn import functional as F
 
-from fivedim.lab import ranks, rehearsal
+from fivedim.lab import meter, ranks, rehearsal
 
 
 def send_around(group, rank, size):
@@ -33,6 +34,15 @@ def test_fake_tensors_need_no_memory():
         work = dist.all_reduce(huge, group=group, async_op=True)
         work.wait()
         assert huge.untyped_storage().nbytes() == 1 << 51
+
+
+def test_fused_attention_keeps_no_scores():
+    with rehearsal.rehearse(), meter.Live() as live:
+        q, k, v = (torch.empty(2, heads, 64, 8, requires_grad=True) for heads in (4, 2, 2))
+        out = F.scaled_dot_product_attention(q, k, v, dropout_p=0.0, is_causal=True, enable_gqa=True)
+        out.sum().backward()
+    assert (out.shape, q.grad.shape, k.grad.shape) == (q.shape, q.shape, k.shape)
+    assert max(record.nbytes for record in live.records) == 4 * 2 * 4 * 64 * 8
 
 
 def test_an_exception_leaves_no_group():

@@ -55,3 +55,10 @@ def test_the_articles_bill():
     assert total == pytest.approx(4.2e22)
     assert flop.years(total, 2e14, 365) == pytest.approx(6.659, abs=5e-4)
     assert flop.years(total, 2e14, 365.25) == pytest.approx(6.6545, abs=5e-4)
+
+
+def test_state_by_stage_of_zero():
+    for ranks in (1, 2, 4, 8, 64):
+        each = [sum(memory.zero(1000, stage, ranks).values()) for stage in range(4)]
+        assert each == [16_000, 4_000 + 12_000 / ranks, 2_000 + 14_000 / ranks, 16_000 / ranks]
+        assert sum(memory.fully_sharded(1000, ranks).values()) == 16_000 / ranks

@@ -2,11 +2,23 @@
 
 Plain ones are here (`comm.all_reduce(x, group)`, carried out by c10d); from-scratch ones in the module of their
 algorithm (`comm.ring.all_reduce(x, group)`, from send and receive alone); differentiable conjugate pairs in
-`comm.differentiable`; those that run beside the caller in `comm.asynchronous`. `with comm.count() as traffic:` counts
-what is sent.
+`comm.differentiable`; those that run beside the caller in `comm.asynchronous`; norms of what lies in parts in
+`comm.norm`. `with comm.count() as traffic:` counts what is sent.
 """
 
-from fivedim.comm import asynchronous, chain, differentiable, direct, doubling, halving, pairwise, ring, rooted, tree
+from fivedim.comm import (
+    asynchronous,
+    chain,
+    differentiable,
+    direct,
+    doubling,
+    halving,
+    norm,
+    pairwise,
+    ring,
+    rooted,
+    tree,
+)
 from fivedim.comm.algorithm import ALGORITHMS, Algorithm
 from fivedim.comm.collectives import (
     all_gather,
@@ -49,6 +61,7 @@ __all__ = [
     "gather",
     "halving",
     "latency",
+    "norm",
     "pairwise",
     "reduce",
     "reduce_scatter",

@@ -156,7 +156,10 @@ def launch(
         pay()
     on_gpu = any(x.is_cuda for _, x in (*sends, *receives))
     arrivals, departures = (_grouped if on_gpu else _posted)(sends, receives, group, tag)
-    return Flight(f"{algorithm} {collective}", group, [*sends, *receives], arrivals, departures)
+    return Flight(f"{algorithm} {collective}", group, arrivals, departures)
+
+
+Works = list[tuple[object, dist.Work]]  # whom it waits for
 
 
 @dataclass(frozen=True)
@@ -165,9 +168,8 @@ class Flight:
 
     what: str
     group: ProcessGroup
-    messages: Messages
-    arrivals: list[dist.Work]
-    departures: list[dist.Work]
+    arrivals: Works
+    departures: Works
 
     def arrive(self) -> None:
         """Wait for what is received."""
@@ -177,31 +179,31 @@ class Flight:
         """Wait until what is sent may be written again."""
         self._wait(self.departures)
 
-    def _wait(self, works: list[dist.Work]) -> None:
+    def _wait(self, works: Works) -> None:
         try:
             while works:
-                works[-1].wait()
+                works[-1][1].wait()
                 works.pop()
         except RuntimeError as error:
-            peers = sorted({peer for peer, _ in self.messages})
             raise UserError(
-                f"{self.what} on {self.group.group_desc}: position {self.group.rank()} got no answer from {peers}: "
-                f"see what happened there ({error})",
+                f"{self.what} on {self.group.group_desc}: position {self.group.rank()} of {self.group.size()} got no "
+                f"answer from {works[-1][0]}: see what happened there ({error})",
                 FAILED,
             ) from error
 
 
-def _posted(sends: Messages, receives: Messages, group: ProcessGroup, tag: int) -> tuple[list, list]:
+def _posted(sends: Messages, receives: Messages, group: ProcessGroup, tag: int) -> tuple[Works, Works]:
     """One after the other, none waiting: what isend and irecv call, without their checks, which cost as much again."""
-    arrivals = [group.recv([x], peer, tag) for peer, x in receives]
-    return arrivals, [group.send([x], peer, tag) for peer, x in sends]
+    arrivals = [(peer, group.recv([x], peer, tag)) for peer, x in receives]
+    return arrivals, [(peer, group.send([x], peer, tag)) for peer, x in sends]
 
 
-def _grouped(sends: Messages, receives: Messages, group: ProcessGroup, tag: int) -> tuple[list, list]:
+def _grouped(sends: Messages, receives: Messages, group: ProcessGroup, tag: int) -> tuple[Works, Works]:
     """In one launch, as NCCL must have it: a receive that is launched alone would block the send behind it."""
     operations = [dist.P2POp(dist.irecv, x, group=group, group_peer=peer, tag=tag) for peer, x in receives]
     operations += [dist.P2POp(dist.isend, x, group=group, group_peer=peer, tag=tag) for peer, x in sends]
-    works = dist.batch_isend_irecv(operations)
+    partners = sorted({peer for peer, _ in (*sends, *receives)})
+    works = [(partners, work) for work in dist.batch_isend_irecv(operations)]
     return works, works
 
 

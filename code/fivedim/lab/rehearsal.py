@@ -11,8 +11,11 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d as c10d
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
@@ -36,7 +39,7 @@ def fake_group(world_size: int, rank: int = 0) -> Iterator[dist.ProcessGroup]:
 @contextlib.contextmanager
 def rehearse(world_size: int = 1, rank: int = 0) -> Iterator[dist.ProcessGroup]:
     """Fake tensors on a fake group: the block is `rank`'s part of a step on `world_size` ranks; it sends nothing."""
-    with fake_group(world_size, rank) as group, torch.device("meta"):
+    with fake_group(world_size, rank) as group, torch.device("meta"), FusedAttention():
         yield group
 
 
@@ -45,3 +48,20 @@ def rehearse_on_cpu() -> Iterator[None]:
     """Fake tensors that claim to be on a CPU, for libraries that refuse the meta device; a group is not made here."""
     with FakeTensorMode():
         yield
+
+
+class FusedAttention(TorchFunctionMode):
+    """Attention is one kernel, as on a CPU: the meta device would take it apart and keep its scores alive."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        """Any function, attention by the fused kernel."""
+        if func is F.scaled_dot_product_attention:
+            return fused(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, is_causal: bool, enable_gqa: bool) -> Tensor:
+    """q [B, H, T, D], k and v [B, K, T, D], to [B, H, T, D]."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout_p, is_causal)[0]
