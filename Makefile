@@ -24,7 +24,7 @@ paper: .venv/ready-paper
 	@echo "The paper: paper/paper.pdf"
 
 test: .venv/ready-paper
-	python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --durations 20
+	python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
 
 cluster-test: .venv/ready-cluster
 	python -m pytest tests/slurm

@@ -18,6 +18,9 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "bucket_curve": ["bucket_sweep_predicted", "bucket_sweep_emulated"],
     "timeline": ["bucket_sweep_emulated"],
     "waterfall": ["exposed_time_predicted"],
+    "step_times": ["zero_times_predicted", "fsdp_times_predicted", "sharded_steps_emulated"],
+    "three_ledgers": ["zero_ledger"],
+    "deepspeed_ledger": ["libraries"],
 }
 SCALE = config.setdefault("scale", "laptop")
 EXECUTOR = config.setdefault("executor", "local")

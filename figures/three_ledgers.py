@@ -21,7 +21,7 @@ def draw(rows: pd.DataFrame):
     axis = fig.subplots()
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    state = rows[(rows.row == "state") & (rows.parameters == rows.parameters.min())]
+    state = rows[rows.row == "state"]
     for stage, (name, colour, marker) in LOOKS.items():
         each = [sum(memory.zero(1, stage, ranks).values()) for ranks in RANKS]
         axis.plot(RANKS, each, color=colour, linewidth=0.9, zorder=1)

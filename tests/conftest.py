@@ -30,6 +30,14 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("fivedim")
 
+# Files that take longest, by whole pipelines and launches: two workers that begin with them end together.
+LONGEST = ("test_pipeline.py", "test_launch.py", "test_a02_fabric.py", "test_fabric.py", "test_known_faults.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, the others in their order."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 class Project:
     """A temporary project root: its own Snakefile, configs, runs and results."""

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.patches import FancyArrowPatch
 
 from fivedim.articles import a02_allreduce as a02
-from fivedim.articles import a02_links, a03_ddp, a03_exposed
+from fivedim.articles import a02_links, a03_ddp, a03_exposed, a04_times, a05_times
 from fivedim.evidence import style
 
 ROOT = Path(__file__).parents[1]
@@ -110,6 +110,19 @@ def test_ledger_draws_what_was_counted_and_marks_the_formula(tmp_path):
     assert [tick.get_text() for tick in left.get_xticklabels()] == ["tiny\ncounted", "774M\nrehearsed", "7B\nrehearsed"]
 
 
+def test_three_ledgers_draws_what_was_counted(tmp_path):
+    rows = [
+        {"row": "state", "stage": stage, "ranks": ranks, "kind": kind, "per_parameter": size}
+        for stage in range(4)
+        for ranks in (1, 2)
+        for kind, size in (("master", 4 + stage), ("gradients", ranks))
+    ]
+    (axis,) = figure_of("three_ledgers", rows, tmp_path / "three_ledgers.pdf").axes
+    points = [list(line.get_ydata()) for line in axis.lines if line.get_marker() != "None"]
+    assert points == [[5 + stage, 6 + stage] for stage in range(4)]
+    assert [text.get_text() for text in axis.texts] == ["16", "4.19", "2.22", "0.25"]
+
+
 def test_plateaus_draws_every_reported_bandwidth_and_model(tmp_path):
     rows = a02_links.link_models(a02_links.LinkModelsConfig(joints=(50, 100)))
     share = {"median_busbw": 0.5, "low_busbw": 0.4, "high_busbw": 0.6}
@@ -181,6 +194,30 @@ def test_waterfall_ends_where_the_reported_step_does(tmp_path):
     assert last.get_x() + last.get_width() == pytest.approx(whole.get_width()) == 147.12
 
 
+def test_step_times_stacks_what_is_predicted_under_what_is_reported(tmp_path, monkeypatch):
+    for module in (a04_times, a05_times):
+        monkeypatch.setattr(module, "ranges", lambda constants, predict, holds: [])
+    zero = pd.DataFrame(a04_times.zero_times_predicted(a04_times.ZeroTimesPredictedConfig()))
+    fsdp = pd.DataFrame(a05_times.fsdp_times_predicted(a05_times.FsdpTimesPredictedConfig()))
+    steps = {"DDP": 4.0, "ZeRO 2": 2.0, "FSDP": 3.0, "FSDP, not resharded": 2.0}
+    emulated = [
+        {"row": "mode", "mode": mode, "seconds": each, "low_s": each, "high_s": each + 0.4, "predicted_s": each / 2}
+        for mode, each in steps.items()
+    ]
+    bars, ours = figure_of("step_times", zero, tmp_path / "step_times.pdf", fsdp, emulated).axes
+    tops = [bar.get_y() + bar.get_height() for bar in bars.patches[-7:]]
+    predicted = [*zero[zero.row == "stage"].predicted_ms, *fsdp[fsdp.row == "mode"].predicted_ms]
+    assert tops == pytest.approx(predicted)
+    assert list(bars.lines[0].get_ydata()) == [360.0, 343.5, 342.7, 275.7, 477.1, 337.9, 273.2]
+    assert [list(line.get_ydata()) for line in ours.lines[:3]] == [
+        pytest.approx([1, 337.9 / 477.1, 273.2 / 477.1]),
+        [1, 0.5, 0.75, 0.5],
+        [1, 0.5, 0.75, 0.5],
+    ]
+    none = figure_of("step_times", zero, tmp_path / "none.pdf", fsdp, [{"unavailable": "no namespaces"}])
+    assert len(none.axes) == 1
+
+
 def ring_points():
     where = {"row": "point", "collective": "all_reduce", "dilation": 4000.0}
     for n in (2, 8):
@@ -200,3 +237,23 @@ def test_time_against_size_fits_what_the_points_say(tmp_path):
 def test_time_against_size_without_a_fabric_says_why(tmp_path):
     fig = figure_of("time_against_size", [{"unavailable": "no namespaces"}], tmp_path / "none.pdf")
     assert fig.texts[0].get_text() == "not testable here: no namespaces"
+
+
+def test_deepspeed_ledger_stacks_the_terms_and_marks_what_is_reported(tmp_path):
+    libraries = ["torch DDP", "FSDP2", *(f"DeepSpeed {stage}" for stage in range(4))]
+    terms = {"parameters": 1024.0, "gradient buckets": 512.0, "buffers": 144.0, "workspaces": 16.0}
+    rows = [
+        {"row": "term", "library": library, "term": term, "mib": mib}
+        for library in libraries
+        for term, mib in terms.items()
+    ]
+    whole = {"reported_gib": 2.5, "theory_gib": 1.5, "open_mib": 864.0}
+    rows += [{"row": "explained", "library": library, **whole} for library in libraries]
+    fig = figure_of("deepspeed_ledger", rows, tmp_path / "deepspeed_ledger.pdf")
+    bars = [bar for axis in fig.axes for bar in axis.patches]
+    assert sum(bar.get_width() for bar in bars) == pytest.approx(6 * sum(terms.values()) / 1024)
+    ends = [max(bar.get_x() + bar.get_width() for bar in axis.patches) for axis in fig.axes]
+    assert ends == pytest.approx([sum(terms.values()) / 1024] * 2)
+    assert [list(line.get_xdata()) for axis in fig.axes for line in axis.lines] == [[2.5]] * 6
+    none = figure_of("deepspeed_ledger", [{"unavailable": "no DeepSpeed"}], tmp_path / "none.pdf")
+    assert none.texts[0].get_text() == "not testable here: no DeepSpeed"

@@ -42,5 +42,5 @@ def test_resharding_is_free_when_both_transfers_fit():
 
 def test_every_break_even_of_the_machine_is_there_and_positive():
     rows = break_even(BreakEvenConfig())
-    assert len({row["name"] for row in rows}) == len(rows) == 8
+    assert len({row["name"] for row in rows}) == len(rows) == 9
     assert all(row["value"] > 0 for row in rows)

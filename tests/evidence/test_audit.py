@@ -25,9 +25,9 @@ RANKS = {
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
-    """A project whose tables are written; its experiment's key is what its result says."""
-    root = project.write(tmp_path, [project.claim(parts=[COUNT, RANKS])])
+def root(tmp_path, monkeypatch, request):
+    """A project whose tables are written; its experiment's key is what its result says. A parameter gives its rows."""
+    root = project.write(tmp_path, [project.claim(parts=[COUNT, RANKS])], getattr(request, "param", project.ROWS))
     monkeypatch.chdir(root)
     monkeypatch.setattr(spec, "resolve", lambda *_: type("Spec", (), {"key": "0" * 16}))
     commands.judge("smoke")
@@ -39,7 +39,8 @@ def faults(root):
     return audit.differences(root, "smoke", commands.derive)
 
 
-def test_what_was_built_passes(root):
+@pytest.mark.parametrize("root", [project.ROWS, [{"unavailable": "no user namespaces"}]], indirect=True)
+def test_what_was_built_passes_also_where_an_instrument_was_missing(root):
     assert faults(root) == []
 
 

@@ -4,7 +4,10 @@ import contextlib
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
 from fivedim.lab import meter, rehearsal
@@ -99,3 +102,38 @@ def test_fused_attention_is_counted_on_the_cpu(kv_heads):
 def product_of(q):
     batch, heads, length, width = q.shape
     return 2 * batch * heads * length * length * width
+
+
+@KINDS
+def test_a_resized_storage_counts_what_it_has(tensors):
+    with tensors(), meter.Live() as live:
+        gathered = torch.zeros(100)
+        live.label("parameters", [gathered])
+        gathered.untyped_storage().resize_(0)
+        assert live.total == 0
+        other = torch.zeros(60)
+        gathered.untyped_storage().resize_(400)
+        live.label("gathered", [gathered])
+        assert live.resident() == {("gathered", "float32"): 400, ("activations", "float32"): 240}
+        del gathered, other
+        assert live.total == 0
+        assert live.peak() == {("gathered", "float32"): 400, ("activations", "float32"): 240}
+    torch.zeros(3).untyped_storage().resize_(0)
+    assert live.total == 0
+
+
+def test_a_dtensor_counts_as_its_part():
+    with rehearsal.fake_group(4), meter.Live() as live:
+        mesh = init_device_mesh("cpu", (4,))
+        whole = distribute_tensor(torch.zeros(8, 5), mesh, [Shard(0)], src_data_rank=None)
+        doubled = whole * 2
+        live.label("parameters", [doubled, torch.zeros(3, device="meta")])
+        assert live.resident()["parameters", "float32"] == 2 * 5 * 4
+
+
+def test_collectives_count_the_whole_tensor_by_dtype():
+    with rehearsal.fake_group(4) as group, meter.Collectives() as sent:
+        dist.all_gather_single(*(torch.zeros(size, dtype=torch.bfloat16) for size in (12, 3)), group=group)
+        dist.reduce_scatter_single(torch.zeros(3), torch.zeros(12), group=group)
+    assert sent.typed == {("_allgather_base_", "bfloat16"): 24, ("_reduce_scatter_base_", "float32"): 48}
+    assert sent.bytes == {"_allgather_base_": 24, "_reduce_scatter_base_": 48}

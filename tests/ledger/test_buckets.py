@@ -48,3 +48,9 @@ def test_a_bucket_closes_with_the_tensor_that_reaches_its_cap():
 def test_the_default_caps_are_torchs():
     assert buckets.caps(None) == (dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * 2**20)
     assert buckets.caps(0.5) == (2**19,)
+
+
+def test_a_bucket_that_must_fit_closes_before_what_would_not():
+    assert buckets.fit([3, 3, 3, 10, 1, 1], 8) == [[0, 1], [2], [3], [4, 5]]
+    assert buckets.fit([3, 3], 0) == [[0], [1]]
+    assert buckets.fit([], 8) == []

@@ -101,15 +101,16 @@ class Predictor:
             launch=given[LAUNCH] / 1e6,
         )
 
-    def ranges(self, predict: Callable, holds: Callable) -> list[dict]:
-        """The rows of the ranges of the constants over which `holds` says the same of what `predict` makes of them."""
-        from fivedim.ledger.sensitivity import verdict_ranges
 
-        found = verdict_ranges(predict, self.constants, holds)
-        return [
-            {"row": "range", "constant": name, "value": self.constants[name], "low": each.low, "high": each.high}
-            for name, each in found.items()
-        ]
+def ranges(constants: dict[str, float], predict: Callable, holds: Callable) -> list[dict]:
+    """The rows of the ranges of the constants over which `holds` says the same of what `predict` makes of them."""
+    from fivedim.ledger.sensitivity import verdict_ranges
+
+    found = verdict_ranges(predict, constants, holds)
+    return [
+        {"row": "range", "constant": name, "value": constants[name], "low": each.low, "high": each.high}
+        for name, each in found.items()
+    ]
 
 
 def exposed(timeline: Timeline) -> dict[str, float]:
@@ -146,7 +147,7 @@ def bucket_sweep_predicted(cfg: BucketSweepPredictedConfig) -> list[dict]:
     return [
         *(_point(predictor, cap, reported) for cap, reported in sweep.items()),
         *(_accumulated(predictor, no_sync) for no_sync in MICROBATCHES),
-        *predictor.ranges(predict, holds),
+        *ranges(predictor.constants, predict, holds),
     ]
 
 
@@ -212,7 +213,7 @@ def naive_predicted(cfg: NaivePredictedConfig) -> list[dict]:
     def holds(schemes: list[dict]) -> bool:
         return schemes[0]["exposed_ms"] >= cfg.times * schemes[-1]["exposed_ms"]
 
-    return [*predict(predictor.constants), *predictor.ranges(predict, holds)]
+    return [*predict(predictor.constants), *ranges(predictor.constants, predict, holds)]
 
 
 def _schemes(predictor: Predictor, step: Step) -> list[dict]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fivedim.articles.a03_ddp import CAP, ONE_GPU, DdpConfig, Predictor, exposed
+from fivedim.articles.a03_ddp import CAP, ONE_GPU, DdpConfig, Predictor, exposed, ranges
 
 if TYPE_CHECKING:
     from fivedim.ledger.data_parallel import Step
@@ -46,7 +46,7 @@ def exposed_time_predicted(cfg: ExposedTimePredictedConfig) -> list[dict]:
         *_quantities(predictor, solved),
         *_parts(predictor, solved),
         *_variants(predictor),
-        *predictor.ranges(explained, lambda share: abs(share - 1) <= cfg.within),
+        *ranges(predictor.constants, explained, lambda share: abs(share - 1) <= cfg.within),
     ]
 
 

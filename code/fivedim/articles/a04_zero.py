@@ -25,6 +25,7 @@ class ZeroMatchConfig(SmallConfig):
     steps: int = 3
     sequences: int = 2
     length: int = 5
+    optimizers: tuple[str, ...] = ("SGD", "AdamW", "SGD, clipped", "AdamW, clipped")
     max_norm: float = 0.1
     cap_mib: float = 0.003
 
@@ -43,7 +44,7 @@ def zero_match(cfg: ZeroMatchConfig) -> list[dict]:
     ranks, rows = range(dist.get_world_size()), []
     for size in (rank + 1 for rank in ranks):
         if group := mesh.subgroups([list(ranks[:size])], "dp"):
-            for name in ("SGD", "AdamW", "SGD, clipped", "AdamW, clipped"):
+            for name in cfg.optimizers:
                 rows += _match_rows(cfg, group, name)
     return rows
 
@@ -170,12 +171,12 @@ def _batch(cfg: ZeroMatchConfig, position: int, step: int) -> tuple[Tensor, Tens
 
 
 class ZeroLedgerConfig(Strict):
-    """bf16 GPTs of these `widths` (their tensors divide by 8), `layers` deep; groups of `group_sizes` ranks."""
+    """A small GPT whose tensors divide by 8, under groups of `group_sizes` ranks."""
 
-    widths: tuple[int, ...] = (64, 128)
+    width: int = 64
     vocabulary: int = 256
     context: int = 16
-    layers: int = 2
+    layers: int = 1
     heads: int = 4
     group_sizes: tuple[int, ...] = (1, 2, 4, 8)
     orders: tuple[str, ...] = ("2", "1", "inf")
@@ -205,9 +206,8 @@ def zero_ledger(cfg: ZeroLedgerConfig) -> list[dict]:
     ranks, rows = list(range(dist.get_world_size())), []
     for size in cfg.group_sizes:
         if group := mesh.subgroups([ranks[:size]], "dp"):
-            for width in cfg.widths:
-                for stage in STAGES:
-                    rows += _ledger_rows(cfg, group, width, stage)
+            for stage in STAGES:
+                rows += _ledger_rows(cfg, group, stage)
     return rows
 
 
@@ -233,21 +233,20 @@ def mixed(stage: int, model: nn.Module, group: ProcessGroup, cap_mib: float | No
     return replica, optimizer, sum(bucket.owned.nbytes for bucket in replica.buckets)
 
 
-def _ledger_rows(cfg: ZeroLedgerConfig, group: ProcessGroup, width: int, stage: int) -> Iterator[dict]:
+def _ledger_rows(cfg: ZeroLedgerConfig, group: ProcessGroup, stage: int) -> Iterator[dict]:
     import torch
 
     from fivedim import comm, train
     from fivedim.lab.meter import Collectives, Live
     from fivedim.model import GPT, GPTConfig, cross_entropy
 
-    shape = GPTConfig(vocabulary=cfg.vocabulary, context=cfg.context, layers=cfg.layers, heads=cfg.heads, width=width)
+    shape = GPTConfig(**cfg.model_dump(include={"vocabulary", "context", "layers", "heads", "width"}))
     stream = torch.Generator().manual_seed(cfg.seed + group.rank())
     batch = tuple(torch.randint(cfg.vocabulary, (2, 1, cfg.context), generator=stream))
     with Live() as live:
         model = GPT(shape, cfg.seed)
         count = sum(p.numel() for p in model.parameters())
         forward, optimizer, flags = mixed(stage, model, group, cfg.cap_mib)
-        train.step(forward, optimizer, [batch])
         with comm.count() as traffic:
             train.step(forward, optimizer, [batch])
         kinds = label(live, model, optimizer, batch)
@@ -263,7 +262,7 @@ def _ledger_rows(cfg: ZeroLedgerConfig, group: ProcessGroup, width: int, stage: 
             with Collectives() as sent:
                 optimizer.clip_(1.0, float(order))
             calls, elements = sent.calls.total(), sent.bytes.total()
-            yield {"row": "clipping", **about, "order": order, "collectives": calls, "bytes": elements}
+            yield {"row": "clipping", **about, "order": f"{order}-norm", "collectives": calls, "bytes": elements}
 
 
 def label(live: Any, model: nn.Module, optimizer: Any, batch: tuple[Tensor, ...]) -> Counter[str]:

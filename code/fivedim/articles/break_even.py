@@ -95,6 +95,7 @@ def _pipeline(cfg: BreakEvenConfig, model: CostModel) -> dict:
 
 def _reshard(cfg: BreakEvenConfig, model: CostModel) -> dict:
     from fivedim.ledger import break_even
+    from fivedim.ledger.time import bus_bandwidth
 
     parameters, times = 12 * cfg.width**2, model.times
     compute = 4 * parameters * cfg.tokens / model.accelerator.gemm["bfloat16"]
@@ -102,4 +103,8 @@ def _reshard(cfg: BreakEvenConfig, model: CostModel) -> dict:
     scatter = times.seconds("reduce_scatter", cfg.ranks, FP32 * parameters)
     note = f"a layer of width {cfg.width}, {cfg.tokens} tokens, bf16 weights, fp32 gradients, N = {cfg.ranks}"
     speedup = break_even.reshard_speedup(compute, gather, scatter)
-    return {"resharding after the forward is free": (speedup, "times these links' speed", note)}
+    rate = speedup * bus_bandwidth("all_gather", cfg.ranks, BF16 * parameters, gather) / 1e9
+    return {
+        "resharding after the forward is free": (speedup, "times these links' speed", note),
+        "the same as a rate": (rate, "GB/s", f"bus bandwidth of the all-gather of a layer, N = {cfg.ranks}"),
+    }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fivedim.errors import UserError
-from fivedim.evidence import claims, judge, latex, results, tables
+from fivedim.evidence import claims, judge, latex, libraries, results, tables
 from fivedim.evidence.claims import Claim, Quantity
 from fivedim.lab import loc, spec
 
@@ -31,6 +31,7 @@ def differences(root: Path, scale: str, derive: judge.Derive) -> list[str]:
     faults += [fault for claim in declared for fault in reread(claim, found)]
     provenance = [found[name].provenance for name in sorted(found)]
     documents = latex.documents(declared, *as_text(computed), scale, provenance, loc.sizes(root))
+    documents |= libraries.documents(found, scale)
     faults += [f for name, text in documents.items() if (f := differs(root / "paper/generated" / name, text))]
     return faults + printed(root / "paper/paper.pdf", as_text(computed)[0])
 
@@ -68,8 +69,8 @@ def reread(claim: Claim, found: dict[str, results.Result]) -> list[str]:
             rows = list(csv.DictReader(file))
         for quantity in (evidence.headline, *evidence.parts):
             first = judge.read_off(quantity, result, lambda *_: lambda rows: 0.0, str(result.path))
-            second = plain(quantity, rows)
-            if second is not None and not isinstance(first, str) and not math.isclose(first, second, rel_tol=1e-12):
+            second = None if isinstance(first, str) else plain(quantity, rows)
+            if second is not None and not math.isclose(first, second, rel_tol=1e-12):
                 faults.append(
                     f"{result.path}: claim {claim.id}, {kind}, {quantity.name}: read as {first} and as {second}"
                 )

@@ -53,7 +53,7 @@ def claims(
 
 def tables(scale: Scale = "laptop") -> None:
     """Write the paper's tables and numbers: paper/generated/*.tex."""
-    from fivedim.evidence import claims, latex, results, tables
+    from fivedim.evidence import claims, latex, libraries, results, tables
     from fivedim.lab import loc
 
     root = config.find_root()
@@ -63,7 +63,8 @@ def tables(scale: Scale = "laptop") -> None:
     folder = root / "paper/generated"
     folder.mkdir(parents=True, exist_ok=True)
     provenance = [each.provenance for each in found.values()]
-    for name, text in latex.documents(declared, headlines, parts, scale, provenance, loc.sizes(root)).items():
+    documents = latex.documents(declared, headlines, parts, scale, provenance, loc.sizes(root))
+    for name, text in (documents | libraries.documents(found, scale)).items():
         files.write(folder / name, text)
 
 

@@ -17,6 +17,7 @@ from fivedim.evidence import claims
 from fivedim.lab import config, spec
 
 EVERY_PAPER = ("loc", "numbers", "parts", "provenance", "summary")
+LIBRARIES = "libraries"  # an experiment, and the table that is made of its rows
 
 
 @dataclass(frozen=True)
@@ -76,5 +77,6 @@ def checked(root: Path, scale: str, figures: dict[str, list[str]]) -> Plan:
     declared = claims.read(root)
     specs = spec.resolve_all(root, scale)
     tables = [f"claims_a{article:02}" for article in sorted({claim.article for claim in declared})]
+    tables += [LIBRARIES] if LIBRARIES in specs else []
     generated = [f"paper/generated/{name}.tex" for name in (*tables, *EVERY_PAPER)]
     return Plan(root, scale, specs, {name: entry.title for name, entry in known.items()}, generated)

@@ -6,11 +6,12 @@ view or a tensor saved twice by autograd adds nothing.
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, UntypedStorage, nn
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
@@ -32,8 +33,8 @@ class Mode(TorchDispatchMode):
 class Record:
     """One storage: its bytes, the dtype of its first tensor, its kind, and between which events it was alive."""
 
-    def __init__(self, nbytes: int, dtype: torch.dtype, born: int):
-        self.nbytes, self.dtype, self.born = nbytes, str(dtype).removeprefix("torch."), born
+    def __init__(self, nbytes: int, dtype: str, born: int):
+        self.nbytes, self.dtype, self.born = nbytes, dtype, born
         self.kind, self.died = UNLABELLED, None
 
     def alive(self, moment: int | None) -> bool:
@@ -47,7 +48,9 @@ class Live(Mode):
     """Every storage that an operation makes while the mode is on, and every one that `label` names.
 
     A storage without label counts as an activation. Labels may come late: a gradient that is named after the backward
-    pass is a gradient at the peak as well. Resizing a storage is not seen.
+    pass is a gradient at the peak as well. A storage that is resized, as torch's FSDP frees and refills what it
+    gathers, keeps its label. A tensor made of others (a DTensor) counts as those. One on the meta device has no memory,
+    and counts where the default device is meta, in a rehearsal.
     """
 
     def __init__(self):
@@ -56,18 +59,34 @@ class Live(Mode):
         self.now = self.total = self.most = self.at = 0
         self._known = WeakIdKeyDictionary()
 
+    def __enter__(self):
+        resize = self._resize = UntypedStorage.resize_
+
+        def seen(storage: UntypedStorage, nbytes: int) -> UntypedStorage:
+            resize(storage, nbytes)
+            self._resized(storage)
+            return storage
+
+        UntypedStorage.resize_ = seen  # it is no operation, so that no dispatch mode sees it
+        self._rehearsed = torch.get_default_device().type == "meta"
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        UntypedStorage.resize_ = self._resize
+        return super().__exit__(*exception)
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Carry the operation out and see what it returns."""
         out = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(out):
-            if isinstance(tensor, Tensor):
-                self._see(tensor)
+        for tensor in self._with_memory(out):
+            self._see(tensor)
         return out
 
     def label(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """Say of what kind these tensors' storages are; the last label counts."""
-        for tensor in tensors:
-            self._see(tensor).kind = kind
+        for tensor in self._with_memory(list(tensors)):
+            for record in self._see(tensor):
+                record.kind = kind
 
     def resident(self) -> Counter[tuple[str, str]]:
         """Bytes that are alive now, by (kind, dtype)."""
@@ -84,22 +103,55 @@ class Live(Mode):
                 found[record.kind, record.dtype] += record.nbytes
         return found
 
-    def _see(self, tensor: Tensor) -> Record:
+    def _with_memory(self, tree: Any) -> Iterator[Tensor]:
+        return (tensor for tensor in plain(tree) if self._rehearsed or tensor.device.type != "meta")
+
+    def _see(self, tensor: Tensor) -> list[Record]:
+        """The records of a tensor's storage: one for each size that it has had, the last is alive."""
         storage = tensor.untyped_storage()
         if storage not in self._known:
-            self.now += 1
-            record = self._known[storage] = Record(storage.nbytes(), tensor.dtype, self.now)
-            self.records.append(record)
-            weakref.finalize(storage, self._lose, record).atexit = False
-            self.total += record.nbytes
-            if self.total > self.most:
-                self.most, self.at = self.total, self.now
+            sizes = self._known[storage] = []
+            weakref.finalize(storage, self._lose, sizes).atexit = False
+            self._add(sizes, storage.nbytes(), named(tensor.dtype))
         return self._known[storage]
 
-    def _lose(self, record: Record) -> None:
+    def _add(self, sizes: list[Record], nbytes: int, dtype: str) -> None:
         self.now += 1
-        record.died = self.now
-        self.total -= record.nbytes
+        sizes.append(Record(nbytes, dtype, self.now))
+        self.records.append(sizes[-1])
+        self.total += nbytes
+        if self.total > self.most:
+            self.most, self.at = self.total, self.now
+
+    def _lose(self, sizes: list[Record]) -> None:
+        self.now += 1
+        sizes[-1].died = self.now
+        self.total -= sizes[-1].nbytes
+
+    def _resized(self, storage: UntypedStorage) -> None:
+        if storage in self._known:
+            sizes = self._known[storage]
+            before = sizes[-1]
+            self._lose(sizes)
+            self._add(sizes, storage.nbytes(), before.dtype)
+            sizes[-1].kind = before.kind
+
+
+def named(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def plain(tree: Any) -> Iterator[Tensor]:
+    """The tensors with a storage of their own in a tree: a DTensor's is its local tensor's."""
+    for tensor in tree_iter(tree):
+        if not isinstance(tensor, Tensor):
+            continue
+        if is_traceable_wrapper_subclass(tensor):
+            names, _ = tensor.__tensor_flatten__()
+            yield from plain([getattr(tensor, name) for name in names])
+        else:
+            yield tensor
 
 
 # torch has formulas for the fused attention of GPUs but counts the CPU's as nothing. The fused backward computes the
@@ -174,17 +226,20 @@ class Collectives(Mode):
     """c10d's operations while the mode is on: calls and bytes of the whole tensor, by c10d's name for the operation.
 
     It sees what any library sends, also from C++ and from autograd's hooks on the thread that runs the backward, and
-    depends on no counter of ours.
+    depends on no counter of ours. `typed` has the bytes by (name, dtype).
     """
 
     def __init__(self):
         super().__init__()
-        self.calls, self.bytes = Counter(), Counter()
+        self.calls, self.bytes, self.typed = Counter(), Counter(), Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Count the operation, if it is c10d's, and carry it out."""
         if func.namespace == "c10d":
             name = func.overloadpacket.__name__
+            whole = max(([*plain(arg)] for arg in args[:2]), key=lambda tensors: sum(x.nbytes for x in tensors))
             self.calls[name] += 1
-            self.bytes[name] += sum(x.nbytes for x in tree_iter(args[0]))
+            for tensor in whole:  # the output of a gather, the input of a scatter
+                self.bytes[name] += tensor.nbytes
+                self.typed[name, named(tensor.dtype)] += tensor.nbytes
         return func(*args, **(kwargs or {}))

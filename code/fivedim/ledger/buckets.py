@@ -31,3 +31,19 @@ def assign(sizes: Sequence[int], caps: Sequence[int], kinds: Sequence[Hashable] 
             done.append(filling.pop(kind))
             held[kind], closed[kind] = 0, number + 1
     return done + sorted(filling.values())
+
+
+def fit(sizes: Sequence[int], limit: int) -> list[list[int]]:
+    """The same cut by the other rule: a bucket closes before the tensor that would bring it above `limit`.
+
+    A tensor larger than that has one of its own. Source: DeepSpeed 0.19.8, `reduce_bucket_size` (in elements).
+    """
+    done: list[list[int]] = []
+    held = 0
+    for index, size in enumerate(sizes):
+        if not done or held + size > limit:
+            done.append([])
+            held = 0
+        done[-1].append(index)
+        held += size
+    return done

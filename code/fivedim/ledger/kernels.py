@@ -9,6 +9,13 @@ REFERENCE = 8192  # the square product whose rate is known
 # fp32 AdamW, fused: weight, gradient and two moments are read, weight and moments written
 ADAMW_BYTES = (4 + 3) * 4
 
+# The same as torch's `foreach`, its default: a kernel for each operation, and how many tensors that reads and writes
+FOREACH_ADAMW = {
+    **{"mul_ weight": 2, "lerp_ exp_avg": 3, "mul_ exp_avg_sq": 2, "addcmul_ exp_avg_sq": 3},
+    **{"sqrt exp_avg_sq": 2, "div_ root": 2, "add_ root": 2, "addcdiv_ weight": 4},
+}
+FOREACH_ADAMW_BYTES = 4 * sum(FOREACH_ADAMW.values())
+
 
 @dataclass(frozen=True)
 class Accelerator:

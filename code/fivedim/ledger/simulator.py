@@ -98,7 +98,7 @@ def check(actions: Sequence[Action], by_name: dict[str, Action]) -> None:
         twice = next(action.name for action in actions if action.name in seen or seen.add(action.name))
         raise ValueError(f"two actions are named {twice}: rename one")
     for action in actions:
-        if missing := set(action.after) - by_name.keys():
+        if missing := [name for name in action.after if name not in by_name]:
             raise ValueError(f"{action.name} waits for {min(missing)}, which no action is named")
         if action.seconds < 0:
             raise ValueError(f"{action.name} takes {action.seconds} s: give a time of at least 0")
