@@ -18,7 +18,7 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "bucket_curve": ["bucket_sweep_predicted", "bucket_sweep_emulated"],
     "timeline": ["bucket_sweep_emulated"],
     "waterfall": ["exposed_time_predicted"],
-    "step_times": ["zero_times_predicted", "fsdp_times_predicted", "sharded_steps_emulated"],
+    "step_times": ["zero_times_predicted", "fsdp_times_predicted"],
     "three_ledgers": ["zero_ledger"],
     "deepspeed_ledger": ["libraries"],
 }

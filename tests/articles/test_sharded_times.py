@@ -130,7 +130,7 @@ class Block(nn.Module):
 
 def moved(tokens, width, autocast):
     """Bytes that the kernels of the middle one of three blocks move, forward and backward."""
-    card = Accelerator(gemm={"bfloat16": math.inf}, memory=1e6, multiprocessors=1, launch=0.0)
+    card = Accelerator(gemm={"bfloat16": math.inf}, memory=1e9, multiprocessors=1, launch=0.0)
     dtype = torch.float32 if autocast else torch.bfloat16
     seconds = []
     for blocks in (2, 3):
@@ -141,7 +141,7 @@ def moved(tokens, width, autocast):
                 y = model(x)
             y.backward(torch.zeros_like(y))
             seconds.append(accelerator.now)
-    return 1e6 * (seconds[1] - seconds[0])
+    return 1e9 * (seconds[1] - seconds[0])
 
 
 def test_autocast_moves_as_many_more_bytes_of_activations_as_are_charged():

@@ -26,7 +26,7 @@ def document(rows):
 
 def test_a_line_sums_an_operation_and_names_what_more_is_held():
     (text,) = document(ROWS).values()
-    assert r"Deep\_Speed 3 & -- & \num{1.75} & -- & -- & \num{1.75} & \num{3} & \num{1.75} & " in text
+    assert r"Deep\_Speed 3 & -- & \num{1.75} & -- & -- & -- & \num{1.75} & \num{3} & \num{1.75} & " in text
     assert r"\num{3.29} & \num{2} & reduce bucket 1.29 \\" in text
 
 

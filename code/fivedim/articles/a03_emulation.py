@@ -95,7 +95,16 @@ class Emulation:
 
     def step(self, model, optimizer) -> list[float]:
         """One step; when the lane will be done with forward and backward."""
-        return trained(self.accelerator, self.tokens, model, optimizer)
+        from fivedim.model import cross_entropy
+
+        marks = []
+        optimizer.zero_grad()
+        loss, _ = cross_entropy(model(self.tokens), self.tokens)
+        marks.append(self.accelerator.now)
+        loss.backward()
+        marks.append(self.accelerator.now)
+        optimizer.step()
+        return marks
 
     def on_rank(self) -> dict:
         """One rank's part: the table of collectives, the dilation that follows from it, then all cases in turn.
@@ -162,20 +171,6 @@ class Emulation:
         comm.barrier(group)
         with self.accelerator:
             return self.step(*replica)
-
-
-def trained(accelerator: VirtualAccelerator, tokens, model, optimizer) -> list[float]:
-    """One step on `tokens` [B, T]; when the lane will be done with forward and backward."""
-    from fivedim.model import cross_entropy
-
-    marks = []
-    optimizer.zero_grad()
-    loss, _ = cross_entropy(model(tokens), tokens)
-    marks.append(accelerator.now)
-    loss.backward()
-    marks.append(accelerator.now)
-    optimizer.step()
-    return marks
 
 
 def cap_name(cap: float) -> str:

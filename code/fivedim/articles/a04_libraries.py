@@ -26,6 +26,7 @@ UNITS = {  # what a rank sends of a tensor in an operation, the mean over ranks,
     "reduce_scatter_tensor_coalesced_": 1,
     "broadcast_": 1,
     "reduce_": 1,
+    "recv_": 0,
 }
 
 
@@ -84,7 +85,8 @@ class Case:
 def libraries(cfg: LibrariesConfig) -> list[dict]:
     """Every library trains the same model; c10d's operations and live storages are counted on rank 0.
 
-    What c10d sends of a tensor is its formula's, whoever calls it; which operations on which bytes is counted. `row` is
+    What c10d sends of a tensor is its formula's, whoever calls it, and all of it for a plain send, of which our sharded
+    rooms are made; which operations on which bytes is counted. `row` is
 
     - sent: `elements` of whole tensors that a step hands to one operation of c10d in one dtype, and the `units` of
       (N-1)/N of the model's elements that a rank sends for it;
@@ -121,6 +123,9 @@ def _cases(cfg: LibrariesConfig) -> list[Case]:
     apart = zero | {"stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}
     return [
         Case("ours, DDP", peers.data_parallel, 2, 16, 0, buffers=True),
+        Case("ours, ZeRO 1", partial(peers.zero, stage=1), 2, 2, 12),
+        Case("ours, ZeRO 2", partial(peers.zero, stage=2), 2, 2, 12),
+        Case("ours, FSDP", peers.fully_sharded, 3, 0, 12),
         Case("torch DDP", peers.torch_ddp, 2, 16, 0, buffers=True),
         Case("ZeroRedundancyOptimizer", peers.zero_redundancy, 2, 8, 8, buffers=True),
         Case("DeepSpeed 0", partial(peers.deepspeed, stage=0), 2, 14, 0),
@@ -146,7 +151,8 @@ def _case_rows(cfg: LibrariesConfig, case: Case) -> Iterator[dict]:
     ranks, parameters = dist.get_world_size(), _parameters(cfg, cfg.layers)
     sent, held = _observe(cfg, case.make, cfg.layers, cfg.warmup)
     about = {"library": case.library, "ranks": ranks, "parameters": parameters}
-    rows = [about | _sent_row(name, dtype, nbytes, parameters) for (name, dtype), nbytes in sent.typed.items()]
+    units = {name: each / parameters for name, each in (UNITS | {"send": ranks / (ranks - 1)}).items()}
+    rows = [about | _sent_row(name, dtype, nbytes, units[name]) for (name, dtype), nbytes in sent.typed.items()]
     yield from rows
     for row in held:
         copies = row["bytes"] / row["element_bytes"] / parameters
@@ -163,11 +169,11 @@ def _case_rows(cfg: LibrariesConfig, case: Case) -> Iterator[dict]:
     }
 
 
-def _sent_row(name: str, dtype: str, nbytes: int, parameters: int) -> dict:
+def _sent_row(name: str, dtype: str, nbytes: int, units: float) -> dict:
     elements = nbytes // _size(dtype)
     return {
         **{"row": "sent", "collective": name.strip("_"), "dtype": dtype, "element_bytes": _size(dtype)},
-        **{"elements": elements, "units": UNITS[name] * elements / parameters},
+        **{"elements": elements, "units": units * elements},
     }
 
 
@@ -252,3 +258,9 @@ def ledgers_ratio(rows: DataFrame) -> float:
 def _over(rows: DataFrame, column: str) -> float:
     found = rows[rows.row == "explained"].set_index("library")[column]
     return float(found["FSDP2"] / found["DeepSpeed 3"])
+
+
+def ours_over_fsdp2(rows: DataFrame) -> float:
+    """What our FSDP holds a parameter, over what torch's FSDP2 does."""
+    found = rows[rows.row == "total"].set_index("library").per_parameter
+    return float(found["ours, FSDP"] / found["FSDP2"])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fivedim.lab.meter import Live
 
-CASES = ("DDP", "reshard", "no reshard")
+CASES = {"DDP": "ddp", "reshard": "fsdp2", "no reshard": "fsdp2-noreshard"}  # and its name in the reported table
 STATE = ("parameters", "gradients", "exp_avg", "exp_avg_sq")
 KINDS = (*STATE, "step", "buffers", "gathered", "activations")
 
@@ -37,7 +37,8 @@ def fsdp_memory_rehearsed(cfg: FsdpMemoryConfig) -> list[dict]:
     article's are, and every layer keeps a mask that nothing reads. `row` is
 
     - memory: of a `kind` (`gathered`: whole parameters, or on their way; `activations`: all else), or of everything,
-      `resident` when the step is over and the gradients are dropped, and `peak`, both also in GiB, and a parameter;
+      `resident` when the step is over and the gradients are dropped, and `peak`, both also in GiB and a parameter; of
+      everything also as reported;
     - volume: a collective's calls and bytes of one rank, by dtype, and all but the buffers' (`everything`).
 
     Sends what the wrappers say, to nobody.
@@ -71,7 +72,8 @@ def _case_rows(cfg: FsdpMemoryConfig, case: str, group: ProcessGroup) -> Iterato
             live.label(kind, tensors)
     resident, peak = (_by_kind(found) for found in (live.resident(), live.peak()))
     for kind in (*KINDS, "everything"):
-        yield {"row": "memory", "case": case, "kind": kind, "parameters": count, **_sizes(kind, resident, peak, count)}
+        row = {"row": "memory", "case": case, "kind": kind, "parameters": count, **_sizes(kind, resident, peak, count)}
+        yield row | (_reported(case) if kind == "everything" else {})
     everything = traffic.bytes() - traffic.bytes(collective="broadcast")
     rows = [
         *traffic.rows(),
@@ -102,6 +104,15 @@ def _labels(live: Live) -> Callable[[str, str, Sequence[Tensor]], None]:
     """A watch that tells the meter what the tensors of an event are."""
     kinds = {"gather": "gathered", "forward": "gathered", "backward": "gathered", "reduce": "gradients"}
     return lambda event, unit, tensors: live.label(kinds[event], tensors) if event in kinds else None
+
+
+def _reported(case: str) -> dict[str, float]:
+    from fivedim.lab.config import find_root
+    from fivedim.lab.cost_model import reported
+
+    table = reported(find_root() / "configs/reported/fsdp.csv")
+    row = next(row for row in table if row["mode"] == CASES[case])
+    return {"reported_resident_gib": float(row["resident_GiB"]), "reported_peak_gib": float(row["peak_GiB"])}
 
 
 def _by_kind(found: dict[tuple[str, str], int]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -134,7 +135,7 @@ def _sharded(cfg: FsdpTraceConfig, group: ProcessGroup, reshard: bool) -> tuple[
     model, events = GPT(GPTConfig(**shape), cfg.seed), []
 
     def hear(event: str, unit: str, _: Sequence) -> None:
-        events.append((event, unit or "embedding", time.perf_counter()))
+        events.append((event, unit or "rest", time.perf_counter()))
 
     sharded = FullySharded(model, group, model.blocks, reshard=reshard, prefetch=cfg.prefetch, watch=hear)
     return sharded, events
@@ -161,8 +162,9 @@ def _volume_rows(sharded: FullySharded, traffic, reshard: bool) -> Iterator[dict
 def checks(events: list[tuple[str, str]]) -> dict[str, bool]:
     """What the article says of the order, each by name: true or false of a list of (event, unit)."""
 
-    def at(event: str, unit: str, which: int = 0) -> int:
-        return [number for number, found in enumerate(events) if found == (event, unit)][which]
+    def at(event: str, unit: str, which: int = 0) -> float:
+        found = [number for number, each in enumerate(events) if each == (event, unit)]
+        return found[which] if which < len(found) else math.nan  # it is neither before nor after anything
 
     forward, backward = ([unit for event, unit in events if event == wanted] for wanted in ("forward", "backward"))
     blocks = forward[1:]

@@ -15,11 +15,10 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
     from fivedim.lab.meter import Collectives, Live
@@ -128,6 +127,37 @@ def data_parallel(model: GPT) -> Peer:
     return Peer(step, lambda: {**optimizer.tensors(), "buffers": list(model.buffers())}, "gradients")
 
 
+def zero(model: GPT, stage: int) -> Peer:
+    """Ours, stage 1 or 2. Sends the gradients to their owners and the weights from them."""
+    import torch
+    import torch.distributed as dist
+
+    from fivedim.optim import adamw
+    from fivedim.zero import Stage1, Stage2
+
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    return _ours(model, (Stage1, Stage2)[stage - 1](model, dist.group.WORLD, adamw))
+
+
+def fully_sharded(model: GPT) -> Peer:
+    """Ours, every block and the rest. Gathers in bf16, reduces in fp32."""
+    import torch
+    import torch.distributed as dist
+
+    from fivedim.fsdp import FullySharded, Policy
+    from fivedim.optim import adamw
+
+    policy = Policy(param=torch.bfloat16, reduce=torch.float32)
+    sharded = FullySharded(model, dist.group.WORLD, model.blocks, policy=policy)
+    return _ours(sharded, adamw(sharded.parameters()))
+
+
+def _ours(model: nn.Module, optimizer: Any) -> Peer:
+    step = partial(_step, model, optimizer)
+    return Peer(step, lambda: {**optimizer.tensors(), "buffers": list(model.buffers())})
+
+
 def torch_ddp(model: GPT) -> Peer:
     """torch's DistributedDataParallel."""
     from torch.nn.parallel import DistributedDataParallel
@@ -168,21 +198,18 @@ def fsdp1(model: GPT) -> Peer:
     return Peer(partial(_step, sharded, optimizer), lambda: _torch_kept(sharded, optimizer))
 
 
-def fsdp2(model: GPT, reshard: bool = True, mesh: DeviceMesh | None = None, optimizer: Callable | None = None) -> Peer:
-    """torch's fully_shard of every block and the root; `reshard` is its reshard_after_forward of the blocks.
-
-    `optimizer` makes one from the parameters (default: torch's AdamW, which reads a value, so that none can be fake).
-    """
+def fsdp2(model: GPT, reshard: bool = True) -> Peer:
+    """torch's fully_shard of every block and the root; `reshard` is its reshard_after_forward of the blocks."""
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.optim import AdamW
 
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-    made = (optimizer or AdamW)(model.parameters())
-    return Peer(partial(_step, model, made), lambda: _torch_kept(model, made))
+        fully_shard(block, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(model, mp_policy=policy)
+    optimizer = AdamW(model.parameters())
+    return Peer(partial(_step, model, optimizer), lambda: _torch_kept(model, optimizer))
 
 
 def deepspeed(model: GPT, stage: int, **zero: int) -> Peer:
@@ -265,8 +292,7 @@ def _state(optimizer: Optimizer) -> Kept:
     import torch
 
     kinds = defaultdict(list)
-    states = optimizer.state
-    for state in states.values() if isinstance(states, dict) else states:
+    for state in optimizer.state.values():
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 kinds[name].append(value)

@@ -11,6 +11,7 @@ SENT = {  # the table's columns, and c10d's names for the operations that each c
     "AG": ("allgather", "allgather_base", "allgather_into_tensor_coalesced"),
     "RS": ("reduce_scatter", "reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
     "BC": ("broadcast",),
+    "P2P": ("send",),
 }
 MORE = ("reduce bucket", "gradients", "persistent parameters")  # kinds that the theory's stage 3 does not keep
 NONE = "--"
@@ -31,7 +32,7 @@ def table(rows: pd.DataFrame) -> str:
     head = ("Library", *SENT, "sent", "theory", "in bf16", "held", "theory", "what more is held")
     totals = rows[rows.row == "total"]
     body = "\n".join(_line(total, rows[rows.library == total.library]) for total in totals.itertuples())
-    return tabular("tabularx", r"l" + "r" * 9 + r">{\raggedright\arraybackslash}X", head, body, width=r"{\linewidth}")
+    return tabular("tabularx", r"l" + "r" * 10 + r">{\raggedright\arraybackslash}X", head, body, width=r"{\linewidth}")
 
 
 def _line(total, rows: pd.DataFrame) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d as c10d
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -41,13 +40,6 @@ def rehearse(world_size: int = 1, rank: int = 0) -> Iterator[dist.ProcessGroup]:
     """Fake tensors on a fake group: the block is `rank`'s part of a step on `world_size` ranks; it sends nothing."""
     with fake_group(world_size, rank) as group, torch.device("meta"), FusedAttention():
         yield group
-
-
-@contextlib.contextmanager
-def rehearse_on_cpu() -> Iterator[None]:
-    """Fake tensors that claim to be on a CPU, for libraries that refuse the meta device; a group is not made here."""
-    with FakeTensorMode():
-        yield
 
 
 class FusedAttention(TorchFunctionMode):
