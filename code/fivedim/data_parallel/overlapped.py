@@ -24,7 +24,7 @@ class Overlapped(Bucketed):
 
     def _ready(self, index: int, name: str, _: nn.Parameter) -> None:
         super()._ready(index, name, _)
-        if not self._reducing:
+        if not self._backward.running:
             return
         if index < len(self._pending):
             raise UserError(

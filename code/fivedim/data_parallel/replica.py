@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable
-from torch.autograd.graph import register_multi_grad_hook
 from torch.distributed import ProcessGroup
-from torch.utils._pytree import tree_iter
 
 from fivedim import comm
+from fivedim.comm.backward import Backward
 from fivedim.data_parallel.bucket import Bucket, gradient_dtype
 from fivedim.errors import FAILED, UserError
 from fivedim.ledger import buckets
@@ -54,19 +52,18 @@ class Bucketed(nn.Module):
             for name, parameter in bucket.parameters.items():
                 parameter.register_post_accumulate_grad_hook(partial(self._ready, index, name))
         self._synchronizes = self._buffers_due = True
-        self._reducing = False
+        self._backward = Backward(self._finish)
 
     def forward(self, *args, **kwargs) -> Any:
         """What the module returns; its backward averages the gradients, unless this is inside `no_sync`."""
-        if self._reducing:
+        if self._backward.running:
             self._end()  # an exception cut the last backward short
         if self._buffers_due:
             broadcast_(self.module.buffers(), self.group)
         output = self.module(*args, **kwargs)
         self._buffers_due = self._synchronizes and torch.is_grad_enabled()
-        graph = [x for x in tree_iter(output) if isinstance(x, Tensor) and x.requires_grad]
-        if self._buffers_due and graph:
-            register_multi_grad_hook(graph, self._begin, mode="any")
+        if self._buffers_due:
+            self._backward.watch(output)
         return output
 
     @contextmanager
@@ -77,16 +74,6 @@ class Bucketed(nn.Module):
             yield
         finally:
             self._synchronizes = before
-
-    def _begin(self, _: Tensor) -> None:
-        """The backward has reached the module's output: be called once more at its end.
-
-        From here, not from a parameter's hook, since that may run in a backward of its own inside this one, as
-        re-entrant checkpointing starts them.
-        """
-        if not self._reducing:
-            self._reducing = True
-            Variable._execution_engine.queue_callback(self._finish)
 
     def _ready(self, index: int, name: str, _: nn.Parameter) -> None:
         """The backward has added to a gradient of bucket `index`."""
@@ -101,7 +88,7 @@ class Bucketed(nn.Module):
 
     def _end(self) -> None:
         """Nothing is under way."""
-        self._reducing = False
+        self._backward.running = False
 
     def _check_same_model(self) -> None:
         model = [(name, p.shape, p.dtype, p.requires_grad) for name, p in self.module.named_parameters()]
