@@ -18,6 +18,8 @@ FIGURES = {  # figure: the experiments whose rows it draws
     "bucket_curve": ["bucket_sweep_predicted", "bucket_sweep_emulated"],
     "timeline": ["bucket_sweep_emulated"],
     "waterfall": ["exposed_time_predicted"],
+    "fsdp_timeline": ["fsdp_trace"],
+    "fsdp_memory": ["fsdp_memory_rehearsed"],
     "step_times": ["zero_times_predicted", "fsdp_times_predicted"],
     "three_ledgers": ["zero_ledger"],
     "deepspeed_ledger": ["libraries"],

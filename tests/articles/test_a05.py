@@ -7,6 +7,7 @@ from fivedim.articles import a05_fsdp as a05
 from fivedim.articles import a05_sharding as sharding
 from fivedim.fsdp import FullySharded, layout
 from fivedim.lab import ranks
+from tests.test_figures import figure_of
 
 
 def test_rows_cut_counts_every_bound_of_the_shards():
@@ -41,7 +42,7 @@ def traces():
     return right, late, kept
 
 
-def test_the_trace_holds_and_bent_ones_do_not():
+def test_the_trace_holds_and_bent_ones_do_not(tmp_path):
     right, late, kept = (pd.DataFrame(rows) for rows in ranks.run(traces, 2, timeout=60)[0])
     held = [rows[rows.row == "check"].set_index("name").holds for rows in (right, late)]
     assert held[0].all()
@@ -53,6 +54,11 @@ def test_the_trace_holds_and_bent_ones_do_not():
     volumes = right[(right.row == "volume") & (right.collective == "everything")].set_index("reshard").units
     assert (volumes[True], volumes[False]) == (3, 2)
     assert sharding.units_saved(kept) == 0
+    above, below = figure_of("fsdp_timeline", right, tmp_path / "fsdp_timeline.pdf").axes
+    events = right[right.row == "event"].event.value_counts()
+    drawn = [len(axis.collections) for axis in (above, below)]
+    both = events.forward + events.backward
+    assert sum(drawn) == events.gather + events["reduce"] + 2 * both + 2  # what follows the last block is computed, too
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,24 @@ def test_memory_is_16_bytes_and_12_over_8(memory):
 def test_reshard_moves_the_peak_and_not_what_is_resident(memory):
     assert a05.resident_saved_gib(memory) == 0
     assert 0.2 * a05.half_model_gib(memory) < a05.peak_saved_gib(memory) < a05.half_model_gib(memory)
+
+
+def test_the_figure_draws_ours_beside_what_is_reported_and_torchs(memory, tmp_path):
+    torchs = [
+        {"when": when, "reshard": reshard, "bytes": size * 2**29}
+        for when in ("resident", "peak")
+        for reshard in (True, False)
+        for size in (2, 3)
+    ]
+    left, right = figure_of("fsdp_memory", memory, tmp_path / "fsdp_memory.pdf", torchs).axes
+    everything = memory[(memory.row == "memory") & (memory.kind == "everything")].set_index("case")
+    written = [text.get_text() for text in right.texts]
+    wanted = [
+        each for case in everything.index for each in (everything.reported_peak_gib[case], everything.peak_gib[case])
+    ]
+    assert [text for text in written if text != "2.50"] == [f"{each:.2f}" for each in wanted]
+    assert written.count("2.50") == 2
+    assert left.patches[0].get_height() == 11.76
 
 
 def test_both_send_the_same_bytes(memory):
