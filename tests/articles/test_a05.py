@@ -51,8 +51,8 @@ def test_the_trace_holds_and_bent_ones_do_not(tmp_path):
         name for name in held[1].index if "issued" in name
     ]
     assert sharding.units_saved(right) == 1
-    volumes = right[(right.row == "volume") & (right.collective == "everything")].set_index("reshard").units
-    assert (volumes[True], volumes[False]) == (3, 2)
+    volumes = right[(right.row == "volume") & (right.collective == "everything")].set_index(["mixed", "reshard"])
+    assert (volumes.units[False, True], volumes.units[False, False], volumes.per_parameter[True, True]) == (3, 2, 8)
     assert sharding.units_saved(kept) == 0
     above, below = figure_of("fsdp_timeline", right, tmp_path / "fsdp_timeline.pdf").axes
     events = right[right.row == "event"].event.value_counts()

@@ -94,8 +94,8 @@ def fsdp_trace(cfg: FsdpTraceConfig) -> list[dict]:
     - event: of rank 0, in order: launches (gather, reduce), what waited for a launch (forward, backward: parameters are
       whole and the computation begins; reduced) and reshard, with the seconds since the step began;
     - check: whether `name` holds on all ranks;
-    - volume: a `collective`'s bytes of one rank, and in units of (N-1)/N of all parameters' bytes, by `reshard`, all in
-      one dtype.
+    - volume: a `collective`'s bytes of one rank, in units of (N-1)/N of all parameters' bytes and over (N-1)/N of their
+      number, by `reshard`, and with `mixed` precision: gathered in bf16, reduced in fp32.
 
     The step that is traced is the second one. Sends what FullySharded does.
     """
@@ -105,15 +105,15 @@ def fsdp_trace(cfg: FsdpTraceConfig) -> list[dict]:
     from fivedim import comm
 
     group, rows, order = dist.group.WORLD, [], []
-    for reshard in (True, False):
-        sharded, events = _sharded(cfg, group, reshard)
+    for reshard, mixed in ((True, False), (False, False), (True, True)):
+        sharded, events = _sharded(cfg, group, reshard, mixed)
         for _ in range(2):
             events.clear()
             started = time.perf_counter()
             with comm.count() as traffic:
                 _step(cfg, sharded)
-        rows += _volume_rows(sharded, traffic, reshard)
-        if reshard:
+        rows += _volume_rows(sharded, traffic, reshard, mixed)
+        if reshard and not mixed:
             order = events
             rows += [
                 {"row": "event", "order": number, "event": event, "unit": unit, "seconds": at - started}
@@ -126,9 +126,11 @@ def fsdp_trace(cfg: FsdpTraceConfig) -> list[dict]:
     ]
 
 
-def _sharded(cfg: FsdpTraceConfig, group: ProcessGroup, reshard: bool) -> tuple[FullySharded, list]:
+def _sharded(cfg: FsdpTraceConfig, group: ProcessGroup, reshard: bool, mixed: bool) -> tuple[FullySharded, list]:
     """The model, and the list that its events will be in."""
-    from fivedim.fsdp import FullySharded
+    import torch
+
+    from fivedim.fsdp import FullySharded, Policy
     from fivedim.model import GPT, GPTConfig
 
     shape = cfg.model_dump(include={"vocabulary", "context", "layers", "heads", "width"})
@@ -137,8 +139,9 @@ def _sharded(cfg: FsdpTraceConfig, group: ProcessGroup, reshard: bool) -> tuple[
     def hear(event: str, unit: str, _: Sequence) -> None:
         events.append((event, unit or "rest", time.perf_counter()))
 
-    sharded = FullySharded(model, group, model.blocks, reshard=reshard, prefetch=cfg.prefetch, watch=hear)
-    return sharded, events
+    policy = Policy(torch.bfloat16, torch.float32) if mixed else Policy()
+    options = {"policy": policy, "reshard": reshard, "prefetch": cfg.prefetch}
+    return FullySharded(model, group, model.blocks, watch=hear, **options), events
 
 
 def _step(cfg: FsdpTraceConfig, sharded: FullySharded) -> None:
@@ -151,12 +154,13 @@ def _step(cfg: FsdpTraceConfig, sharded: FullySharded) -> None:
     cross_entropy(sharded(tokens), tokens)[0].backward()
 
 
-def _volume_rows(sharded: FullySharded, traffic, reshard: bool) -> Iterator[dict]:
-    ranks = sharded.group.size()
-    unit = (ranks - 1) / ranks * sum(sum(unit.sizes) * unit.dtype.itemsize for unit in sharded.units)
+def _volume_rows(sharded: FullySharded, traffic, reshard: bool, mixed: bool) -> Iterator[dict]:
+    ranks, elements = sharded.group.size(), sum(sum(unit.sizes) for unit in sharded.units)
+    part, case = (ranks - 1) / ranks * elements, {"row": "volume", "reshard": reshard, "mixed": mixed}
     for collective in ("all_gather", "reduce_scatter", "everything"):
         sent = traffic.bytes() if collective == "everything" else traffic.bytes(collective=collective)
-        yield {"row": "volume", "collective": collective, "reshard": reshard, "bytes": sent, "units": sent / unit}
+        units = sent / part / sharded.units[0].dtype.itemsize
+        yield case | {"collective": collective, "bytes": sent, "units": units, "per_parameter": sent / part}
 
 
 def checks(events: list[tuple[str, str]]) -> dict[str, bool]:
@@ -199,5 +203,6 @@ def flat_cuts_rows(rows: DataFrame) -> float:
 
 def units_saved(rows: DataFrame) -> float:
     """What a step sends with reshard, less what it sends without."""
-    sent = rows[(rows.row == "volume") & (rows.collective == "everything")].set_index("reshard").units
+    volumes = rows[(rows.row == "volume") & (rows.collective == "everything")]
+    sent = volumes[~volumes.mixed.astype(bool)].set_index("reshard").units
     return float(sent[True] - sent[False])
