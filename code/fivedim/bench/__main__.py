@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 from rich import print
 
-from fivedim.bench import collectives, data_parallel, fsdp, zero
+from fivedim.bench import collectives, data_parallel, zero
 from fivedim.errors import UserError
 from fivedim.lab import config, files, ranks, results
 
-PEERS = {collectives: (8,), data_parallel: (8,), zero: (4, 8), fsdp: (4, 8)}  # at how many ranks each is compared
+PEERS = {collectives: (8,), data_parallel: (8,), zero: (4, 8)}  # at how many ranks each is compared
 REPEAT = {"smoke": 20, "laptop": 30, "full": 100}
 
 
