@@ -176,7 +176,8 @@ def test_declared_rooms_cover_what_every_experiment_imports():
 
 def test_no_experiment_declares_a_room_it_does_not_reach():
     for name, entry in config.experiments(ROOT).items():
-        idle = [room for room in entry.rooms if not set(room_files(room)) & used_by(name, entry)]
+        used = used_by(name, entry)
+        idle = [room for room in entry.rooms if not set(room_files(room)) & used]
         assert not idle, f"{name} declares {idle} and imports nothing of it"
 
 
