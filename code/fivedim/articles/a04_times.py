@@ -28,7 +28,7 @@ INTO_BUCKET = {"into the bucket": 4}  # the other stages', under the backward
 GATHERED = {"join": 4}  # stage 3's parameters, after their all-gather
 WHOLE = {"overflow": 10, "norm": 10, "to fp32": 6, "unscale": 8, "to bf16": 6}  # stage 0's update, besides AdamW
 SHARD = {"norm": 10, "flatten": 4, "to fp32": 6, "to bf16": 6}  # the other stages'
-SENT = {"0": 2.0, "1": 3.0, "2": 3.0}  # (N-1)/N of the bf16 model: an all-reduce is 2, a gather 1
+UNITS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}  # what one sends, in (N-1)/N of what it is on
 CHARGED = (ONE_GPU, MEMORY, LAUNCH, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
 
 
@@ -138,13 +138,21 @@ class Stages:
             "stage 3, both": replace(self.third, prefetch=0, kept=frozenset()),
         }
         return {name: (timeline(step), self.sent(step)) for name, step in third.items()} | {
-            "stages 1 and 2, reduce-scatter for all-reduce": (self.middle("reduce_scatter"), 2.0),
-            "stages 1 and 2, nothing overlapped": (self.middle(overlap=False), SENT["1"]),
+            "stages 1 and 2, reduce-scatter for all-reduce": (
+                self.middle("reduce_scatter"),
+                published("reduce_scatter"),
+            ),
+            "stages 1 and 2, nothing overlapped": (self.middle(overlap=False), published("all_reduce")),
         }
 
     def sent(self, step: sharded.Step) -> float:
         """Bytes a step of stage 3 sends, in units of (N-1)/N of the bf16 model."""
-        return 1 + step.gathered() / self.rates.parameters
+        return UNITS["reduce_scatter"] + UNITS["all_gather"] * step.gathered() / self.rates.parameters
+
+
+def published(reduce: str) -> float:
+    """The same of stages 1 and 2: one `reduce` of the gradients, and the all-gather of the parameters."""
+    return UNITS[reduce] + UNITS["all_gather"]
 
 
 def zero_times_predicted(cfg: ZeroTimesPredictedConfig) -> list[dict]:
@@ -181,7 +189,7 @@ def in_order(predicted: list[float], reported: list[float]) -> bool:
 
 
 def _stages(stages: Stages, reported: dict[str, float]) -> Iterator[dict]:
-    sent = SENT | {"3": stages.sent(stages.third)}
+    sent = {"0": UNITS["all_reduce"], **dict.fromkeys("12", published("all_reduce")), "3": stages.sent(stages.third)}
     for name, timeline in stages.timelines().items():
         predicted, said = 1e3 * timeline.makespan, reported[name]
         yield {

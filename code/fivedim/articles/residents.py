@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from fivedim.errors import FAILED, UserError
 
@@ -119,8 +118,9 @@ def _sum_row(library: str, total: dict, nbytes: float, article: Article) -> dict
 
 
 def _reported(library: str) -> float:
+    from fivedim.lab.config import find_root
     from fivedim.lab.cost_model import reported
 
     table, key, value = REPORTED[library]
-    rows = reported(Path(f"configs/reported/{table}.csv"))
+    rows = reported(find_root() / f"configs/reported/{table}.csv")
     return next(float(row["resident_GiB"]) for row in rows if row[key] == value)
