@@ -50,7 +50,7 @@ def _case_rows(cfg: ZeroRehearsedConfig, name: str, stage: int, group: ProcessGr
     import torch
 
     from fivedim import comm, train
-    from fivedim.lab.meter import Live
+    from fivedim.lab.meter import Live, by_kind
     from fivedim.ledger.memory import GIB
     from fivedim.model import GPT, named
 
@@ -68,7 +68,7 @@ def _case_rows(cfg: ZeroRehearsedConfig, name: str, stage: int, group: ProcessGr
             live.label(kind, tensors)
     count = sum(p.numel() for p in model.parameters())
     about = {"model": name, "stage": stage, "ranks": cfg.ranks, "parameters": count}
-    resident, peak = (_by_kind(found) for found in (live.resident(), live.peak()))
+    resident, peak = (by_kind(found) for found in (live.resident(), live.peak()))
     for kind in (*STATE, "buckets", "activations"):
         most, kept = peak.get(kind, 0), resident.get(kind, 0)
         sizes = {"resident": kept, "peak": most, "resident_gib": kept / GIB, "peak_gib": most / GIB}
@@ -83,13 +83,6 @@ def watch(live: Any, model: nn.Module, kind: str, tensors: Any) -> None:
     """Whenever a gradient is complete, name `tensors(its parameter)`."""
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: live.label(kind, tensors(p)))
-
-
-def _by_kind(found: dict[tuple[str, str], int]) -> dict[str, int]:
-    kinds: dict[str, int] = {}
-    for (kind, _), nbytes in found.items():
-        kinds[kind] = kinds.get(kind, 0) + nbytes
-    return kinds
 
 
 def saved_gib(rows: DataFrame) -> float:

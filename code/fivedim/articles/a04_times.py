@@ -140,9 +140,9 @@ class Stages:
         return {name: (timeline(step), self.sent(step)) for name, step in third.items()} | {
             "stages 1 and 2, reduce-scatter for all-reduce": (
                 self.middle("reduce_scatter"),
-                published("reduce_scatter"),
+                and_gather("reduce_scatter"),
             ),
-            "stages 1 and 2, nothing overlapped": (self.middle(overlap=False), published("all_reduce")),
+            "stages 1 and 2, nothing overlapped": (self.middle(overlap=False), and_gather("all_reduce")),
         }
 
     def sent(self, step: sharded.Step) -> float:
@@ -150,7 +150,7 @@ class Stages:
         return UNITS["reduce_scatter"] + UNITS["all_gather"] * step.gathered() / self.rates.parameters
 
 
-def published(reduce: str) -> float:
+def and_gather(reduce: str) -> float:
     """The same of stages 1 and 2: one `reduce` of the gradients, and the all-gather of the parameters."""
     return UNITS[reduce] + UNITS["all_gather"]
 
@@ -189,7 +189,7 @@ def in_order(predicted: list[float], reported: list[float]) -> bool:
 
 
 def _stages(stages: Stages, reported: dict[str, float]) -> Iterator[dict]:
-    sent = {"0": UNITS["all_reduce"], **dict.fromkeys("12", published("all_reduce")), "3": stages.sent(stages.third)}
+    sent = {"0": UNITS["all_reduce"], **dict.fromkeys("12", and_gather("all_reduce")), "3": stages.sent(stages.third)}
     for name, timeline in stages.timelines().items():
         predicted, said = 1e3 * timeline.makespan, reported[name]
         yield {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,8 @@ from fivedim.articles.a03_data_parallel import SmallConfig, miss
 from fivedim.lab.config import Strict
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from torch import Tensor, nn
     from torch.distributed import ProcessGroup
 
@@ -267,13 +268,13 @@ def _ledger_rows(cfg: ZeroLedgerConfig, group: ProcessGroup, stage: int) -> Iter
 
 def label(live: Any, model: nn.Module, optimizer: Any, batch: tuple[Tensor, ...]) -> Counter[str]:
     """Name what is alive, the batch apart; the bytes that are left, by kind."""
+    from fivedim.lab.meter import by_kind
+
     live.label("data", batch)
     live.label("buffers", model.buffers())
     for kind, tensors in optimizer.tensors().items():
         live.label(kind, tensors)
-    kinds = Counter()
-    for (kind, _), nbytes in live.resident().items():
-        kinds[kind] += nbytes
+    kinds = by_kind(live.resident())
     del kinds["data"]
     return kinds
 

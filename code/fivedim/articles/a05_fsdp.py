@@ -53,7 +53,7 @@ def _case_rows(cfg: FsdpMemoryConfig, case: str, group: ProcessGroup) -> Iterato
     import torch
 
     from fivedim import comm, train
-    from fivedim.lab.meter import Live
+    from fivedim.lab.meter import Live, by_kind
     from fivedim.model import GPT, named
     from fivedim.optim import adamw
 
@@ -70,7 +70,9 @@ def _case_rows(cfg: FsdpMemoryConfig, case: str, group: ProcessGroup) -> Iterato
         live.label("buffers", model.buffers())
         for kind, tensors in optimizer.tensors().items():
             live.label(kind, tensors)
-    resident, peak = (_by_kind(found) for found in (live.resident(), live.peak()))
+    resident, peak = (by_kind(found) for found in (live.resident(), live.peak()))
+    for kinds in (resident, peak):
+        kinds["everything"] = kinds.total()
     for kind in (*KINDS, "everything"):
         row = {"row": "memory", "case": case, "kind": kind, "parameters": count, **_sizes(kind, resident, peak, count)}
         yield row | (_reported(case) if kind == "everything" else {})
@@ -113,13 +115,6 @@ def _reported(case: str) -> dict[str, float]:
     table = reported(find_root() / "configs/reported/fsdp.csv")
     row = next(row for row in table if row["mode"] == CASES[case])
     return {"reported_resident_gib": float(row["resident_GiB"]), "reported_peak_gib": float(row["peak_GiB"])}
-
-
-def _by_kind(found: dict[tuple[str, str], int]) -> dict[str, int]:
-    kinds: dict[str, int] = {}
-    for (kind, _), nbytes in found.items():
-        kinds[kind] = kinds.get(kind, 0) + nbytes
-    return kinds | {"everything": sum(kinds.values())}
 
 
 def _sizes(kind: str, resident: dict[str, int], peak: dict[str, int], count: int) -> dict:

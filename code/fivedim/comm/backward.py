@@ -1,6 +1,7 @@
-"""A backward as those see it who communicate under it: when it has begun, and when it is over."""
+"""A backward as those see it who communicate under it: when it begins and is over, and whether it is to communicate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -33,3 +34,18 @@ class Backward:
     def _end(self) -> None:
         self._over()
         self.running = False
+
+
+class Synchronized:
+    """Averages gradients over ranks under every backward, but for those whose forward was inside `no_sync`."""
+
+    _synchronizes = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forwards inside have backwards that only accumulate, each rank its own gradients. Sends no gradients."""
+        before, self._synchronizes = self._synchronizes, False
+        try:
+            yield
+        finally:
+            self._synchronizes = before

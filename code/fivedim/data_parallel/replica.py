@@ -1,8 +1,7 @@
 """What all data parallelism shares, and the two ways that wait for the end of the backward."""
 
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from fivedim import comm
-from fivedim.comm.backward import Backward
+from fivedim.comm.backward import Backward, Synchronized
 from fivedim.data_parallel.bucket import Bucket, gradient_dtype
 from fivedim.errors import FAILED, UserError
 from fivedim.ledger import buckets
@@ -19,7 +18,7 @@ from fivedim.ledger import buckets
 BROADCAST_CAP = 250 * buckets.MIB  # torch's: tensors that are broadcast together
 
 
-class Bucketed(nn.Module):
+class Bucketed(Synchronized, nn.Module):
     """`module` as one of the group's replicas: after a backward every `.grad` is the mean over the ranks.
 
     The mean is right for losses that are means over equally large parts of the batch; where parts differ, divide each
@@ -51,7 +50,7 @@ class Bucketed(nn.Module):
         for index, bucket in enumerate(self.buckets):
             for name, parameter in bucket.parameters.items():
                 parameter.register_post_accumulate_grad_hook(partial(self._ready, index, name))
-        self._synchronizes = self._buffers_due = True
+        self._buffers_due = True
         self._backward = Backward(self._finish)
 
     def forward(self, *args, **kwargs) -> Any:
@@ -65,15 +64,6 @@ class Bucketed(nn.Module):
         if self._buffers_due:
             self._backward.watch(output)
         return output
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Forwards inside have backwards that only accumulate: no all-reduce. Sends nothing."""
-        before, self._synchronizes = self._synchronizes, False
-        try:
-            yield
-        finally:
-            self._synchronizes = before
 
     def _ready(self, index: int, name: str, _: nn.Parameter) -> None:
         """The backward has added to a gradient of bucket `index`."""

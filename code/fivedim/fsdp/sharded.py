@@ -7,7 +7,6 @@ what autograd saves of them is a note of where to gather them again; what nobody
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.utils._pytree import tree_map
 
 from fivedim import comm
 from fivedim.comm.asynchronous import Pending
+from fivedim.comm.backward import Synchronized
 from fivedim.fsdp.layout import Layout, rows
 from fivedim.fsdp.unit import Gathering, Unit, divide
 from fivedim.fsdp.use import Saved, Use
@@ -44,7 +44,7 @@ class Policy:
 AS_THEY_ARE = Policy()
 
 
-class FullySharded(nn.Module):
+class FullySharded(Synchronized, nn.Module):
     """`module` with its parameters cut over `group`; after a backward every shard's `.grad` is the mean over the ranks.
 
     `units` are the submodules whose parameters are gathered together, each while it runs. The rest, and what several
@@ -92,7 +92,6 @@ class FullySharded(nn.Module):
         self._whole: dict[int, tuple[torch.UntypedStorage, Use, int]] = {}  # parameters to save a note of, by storage
         self._coming: deque[tuple[Unit | Use, Gathering]] = deque()
         self._reductions: list[Iterator[None]] = []
-        self._synchronizes = True
         self._reducing = self._synchronized = False
 
     def forward(self, *args, **kwargs) -> Any:
@@ -115,15 +114,6 @@ class FullySharded(nn.Module):
                 self._leave(unit)
         self._order = self._entered
         return cast(output, self.policy.output)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Forwards inside have backwards that only accumulate, each rank its whole gradients. Sends no gradients."""
-        before, self._synchronizes = self._synchronizes, False
-        try:
-            yield
-        finally:
-            self._synchronizes = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, those of `no_sync` too."""

@@ -137,6 +137,14 @@ class Live(Mode):
             sizes[-1].kind = before.kind
 
 
+def by_kind(found: Counter[tuple[str, str]]) -> Counter[str]:
+    """The same bytes by kind alone, whatever the dtype."""
+    kinds = Counter()
+    for (kind, _), nbytes in found.items():
+        kinds[kind] += nbytes
+    return kinds
+
+
 def named(dtype: torch.dtype) -> str:
     """`float32` for torch.float32."""
     return str(dtype).removeprefix("torch.")

@@ -1,7 +1,6 @@
 """The stages as optimizers of a module: gradients are averaged under its backward, a step ends with equal weights."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from fivedim import comm
-from fivedim.comm.backward import Backward
+from fivedim.comm.backward import Backward, Synchronized
 from fivedim.errors import FAILED, UserError
 from fivedim.ledger import buckets
 from fivedim.zero import checkpoint
@@ -19,7 +18,7 @@ from fivedim.zero.bucket import Bucket
 IN_FLIGHT = 2  # buckets: what keeps the links busy, and what stage 2 may hold of other ranks' gradients
 
 
-class Stage1:
+class Stage1(Synchronized):
     """Train `module` on the group's ranks, each with its part of the batch; a rank keeps 1/N of the optimizer's state.
 
     `optimizer` makes any elementwise optimizer, of torch's or `optim`'s, from a list of tensors, or, where `groups` are
@@ -30,7 +29,8 @@ class Stage1:
 
     A rank keeps all weights; all gradients, until `zero_grad`; and of its own part, 1/N, the optimizer's state and
     float32 masters, but no masters where the weights have at least float32. Weights that someone else wrote, alike on
-    every rank, are the truth: their masters are rebuilt. Buffers are position 0's when made, then each rank's own.
+    every rank, are the truth: their masters are rebuilt. If the last backward before a step was inside `no_sync`, the
+    step averages. Buffers are position 0's when made, then each rank's own.
 
     Sends (N-1)/N of the gradients under each backward whose forward was outside `no_sync`, (N-1)/N of the weights in
     each step, and there 4 bytes a parameter tensor that say whether any rank has its gradient, in one all-reduce. All
@@ -59,7 +59,7 @@ class Stage1:
             for name, parameter in bucket.parameters.items():
                 parameter.register_post_accumulate_grad_hook(partial(self._ready, index, name))
         module.register_forward_hook(self._watch)
-        self._backward, self._synchronizes = Backward(self._finish), True
+        self._backward = Backward(self._finish)
         self._averaged = True  # nothing in .grad that is not in the buckets' gradients
         self._restart()
 
@@ -90,18 +90,6 @@ class Stage1:
         self._average_rest()
         gradients = [bucket.gradient for bucket in self.buckets if bucket.gradient is not None]
         return comm.norm.clip_({self.group: gradients}, max_norm, order)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Forwards inside have backwards that only accumulate in `.grad`, which is then whole on each rank.
-
-        If the last backward before a step is one of them, the step averages. Sends nothing.
-        """
-        before, self._synchronizes = self._synchronizes, False
-        try:
-            yield
-        finally:
-            self._synchronizes = before
 
     def tensors(self) -> dict[str, list[Tensor]]:
         """All that is kept between steps, by kind: parameters, gradients, master, and the optimizer's by its names."""
