@@ -169,6 +169,9 @@ def interrupted():
                 sharded(tokens).sum().backward()
             with pytest.raises(KeyError):
                 sharded(tokens).sum().backward()
+            if where == "forward":  # after a backward it is the next forward that clears up
+                assert not sharded._coming
+                assert parameter_bytes(sharded)[0] == parameter_bytes(sharded)[1]
             handle.remove()
             for each in (optimizer, serial):
                 each.zero_grad()
